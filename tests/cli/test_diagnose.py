@@ -147,7 +147,8 @@ def test_names_match_by_the_rule_or_are_told(
     assert (incident["quality"] > 0.9) == is_matched
     assert ("east.example" in str(incident["path"])) == is_matched
     out = " ".join(holdfast(*asked).out.split())
-    assert ("There is telemetry of n[00000-00063], which no run uses." in out) != is_matched
+    assert ("Exporters show n[00000-00063], which no run uses." in out) != is_matched
+    assert out.count("No exporter shows any of the 64 nodes") == int(not is_matched)
 
 
 def test_the_answer_is_in_the_order_of_the_question_and_fits_80_columns(

@@ -9,7 +9,7 @@ from holdfast.detect.finding import Finding, Method
 from holdfast.detect.scene import Decided, Healthy, Scene
 from holdfast.detect.signs import Sign
 from holdfast.diagnose.own import own_signs
-from holdfast.diagnose.run_findings import RunFindings
+from holdfast.diagnose.run_findings import MACHINE_SIGNS, RunFindings
 from holdfast.diagnose.weighing import PRIOR, Hypothesis, hypotheses, lost_because, unknown
 from holdfast.topology.graph import Builder, Topology
 from holdfast.topology.names import gpu_name, member_name, port_name
@@ -339,3 +339,30 @@ def test_a_host_that_sends_again_over_a_bad_port_is_no_cause_beside_the_port(sig
     best, second, *_ = ranked(found)
     assert named(best) == ("link-errors", port)
     assert best.bans > second.bans
+
+
+def test_a_node_that_no_exporter_shows_is_no_evidence() -> None:
+    seen = frozenset(f"n{number}" for number in range(NODES) if number != 3)
+    findings = [SLOW, *late([3])]
+    measured = frozenset({"late-compute", *MACHINE_SIGNS, "low-clock"})
+
+    def bare(hosts: frozenset[str]) -> str:
+        by_sign = dict.fromkeys(MACHINE_SIGNS, hosts)
+        case = RunFindings(findings, TOPOLOGY, SCENE, measured, hosts=by_sign)
+        (found,) = (one for one in hypotheses(case) if named(one) == ("slow-node", "n3"))
+        return " ".join(one.text for one in found.evidence)
+
+    assert "no reading of the node is unusual, and its processors, memory and GPUs are measured" in bare(
+        seen | {"n3"}
+    )
+    assert "measured" not in bare(seen)
+    assert "no exporter shows this node" in bare(seen)
+
+
+def test_of_a_rack_only_the_nodes_that_are_seen_count() -> None:
+    throttling = [finding("power-throttle", f"n{number}.0") for number in (4, 5)]
+    seen = frozenset(f"n{number}" for number in range(NODES) if number not in (6, 7))
+    for hosts, reached in ({}, 4), ({"power-throttle": seen}, 2):
+        fit = RunFindings(throttling, TOPOLOGY, SCENE, hosts=hosts).fit("power-throttle", "rack1")
+        assert fit is not None
+        assert (fit.hit, fit.reached) == (2, reached)

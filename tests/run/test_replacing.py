@@ -549,3 +549,13 @@ def test_members_without_the_one_that_stayed_are_apart_until_a_generation_forms(
     made.until_generation(5)
     told = {each.number: each.is_apart for each in made.generations}
     assert told == {1: False, 2: False, 3: True, 4: True, 5: False}
+
+
+def test_a_node_may_be_named_by_its_machine(cluster: "MakeCluster") -> None:
+    made = up(cluster, nodes=2, slots=1, steps=10**6)
+    for name, host in (("n0", "vm-0.example"), ("n1", "vm-1.example")):
+        made.state.roster.nodes[name].host = host
+    assert tell(made, Drain(node="vm-2")).is_mistake
+    assert tell(made, Drain(node="vm-1")).sentence == "n1 is being drained"
+    made.state.roster.nodes["n0"].host = "vm-1"
+    assert tell(made, Drain(node="vm-1")).is_mistake  # both are on it

@@ -74,11 +74,15 @@ runs: {job: {nodes: "n[1-4]"}}
     [
         ((), 1.0, ""),
         (("n1", "n2", "n3", "n4"), 1.0, ""),
-        (("n1", "n2", "n3"), 0.875, "There is no telemetry of 1 of the 4 nodes of job (n4)."),
+        (
+            ("n1", "n2", "n3"),
+            0.875,
+            "No exporter shows 1 of the 4 nodes of job, n4: no cause there can be seen.",
+        ),
         (
             ("ip-1", "ip-2"),
             0.5,
-            "no telemetry of all 4 nodes of job (n[1-4]). There is telemetry of ip-[1-2]",
+            "any of the 4 nodes of job, n[1-4]: no cause there can be seen. Exporters show ip-[1-2]",
         ),
     ],
 )

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.topology.file import Seat, read
 from holdfast.topology.hosts import Hosts
 
 NODES = ("n17", "n18.east.example", "n19.east", "n19.west", "10.0.0.20", "N21")
@@ -76,3 +77,27 @@ def test_a_machine_is_known_once_under_the_name_that_came_first() -> None:
 def test_every_node_is_known_by_its_own_name(nodes: list[str]) -> None:
     hosts = Hosts(nodes)
     assert [hosts.node(node) for node in nodes] == nodes
+
+
+def test_a_member_is_on_its_machine_whatever_its_run_calls_it() -> None:
+    page = read("nodes: {gpu-17: {gpus: 4}, n5: {gpus: 4}}\n")
+    described = page.described(page.survey)
+    seats = {
+        "n0.1": Seat("n0", "gpu-17.cluster.example"),
+        "n5.2": Seat("n5", "unheard-of"),
+        "n9.0": Seat("n9", "vm"),
+        "n8.0": Seat("n8"),
+    }
+    seated = described.with_members({"prod": seats})
+    on = {member: seated.topology.causes(f"prod/{member}", "node") for member in seats}
+    assert on == {"n0.1": ("gpu-17",), "n5.2": ("n5",), "n9.0": ("vm",), "n8.0": ("n8",)}
+    assert seated.topology.causes("prod/n0.1", "gpu") == ("gpu-17.1",)
+    assert seated.hosts.of({"instance": "unheard-of:9100"}) == "n5"
+    assert seated.hosts.of({"instance": "vm:9100"}) == "vm"
+
+
+def test_two_nodes_of_a_run_on_one_machine_do_not_share_the_numbers_of_its_gpus() -> None:
+    page = read("nodes: {gpu-17: {gpus: 4}}\n")
+    seats = {f"n{node}.0": Seat(f"n{node}", "gpu-17") for node in (0, 1)}
+    seated = page.described(page.survey).with_members({"prod": seats})
+    assert len(seated.topology.causes("prod/n1.0", "gpu")) == 4

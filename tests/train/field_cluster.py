@@ -17,6 +17,7 @@ from holdfast.signals.catalogue import describe
 from holdfast.signals.frame import Floats, Frame, Labels
 from holdfast.signals.source import Source
 from holdfast.topology import file
+from holdfast.topology.file import Seat
 from holdfast.topology.graph import Topology
 
 S = 10**9
@@ -80,7 +81,10 @@ def topology(
     )
     page = file.read(_PLAN + f"mounts:\n{mounts}" + places + more)
     described = page.described(page.survey)
-    return described.topology if members is None else described.with_members({RUN: members})
+    if members is None:
+        return described.topology
+    seats = {member: Seat(node) for member, node in members.items()}
+    return described.with_members({RUN: seats}).topology
 
 
 class Field:

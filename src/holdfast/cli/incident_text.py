@@ -4,6 +4,7 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import msgspec
 from rich.console import Console, JustifyMethod
 from rich.table import Column, Table
 from rich.text import Text
@@ -64,8 +65,10 @@ def show(answer: DiagnoseAnswer) -> None:
         opened = f"{incident.name} open since {wording.stamp(incident.began_ns)}"
         console.print(printable(f"The record has {opened}; this window does not show it."), end="\n\n")
     for incident in answer.incidents:
+        own = tuple(flaw for flaw in incident.flaws if flaw not in answer.misnamed)  # told above
+        incident = msgspec.structs.replace(incident, flaws=own)
         _show_incident(console, incident, before=() if incident.name in answer.recorded else answer.again)
-    _show_flaws(console, answer.flaws)
+    _show_flaws(console, [flaw for flaw in answer.flaws if flaw.text not in answer.misnamed])
 
 
 def _passing(past: Sequence[IncidentReport]) -> str:

@@ -1,6 +1,6 @@
 """`detect`: all findings in one window, for machines and for runs."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, filterfalse
 
 import msgspec
@@ -19,7 +19,7 @@ from holdfast.detect import (
     throttling,
     trends,
 )
-from holdfast.detect.detector import Detector, Look
+from holdfast.detect.detector import Detector, Look, Sense
 from holdfast.detect.finding import Finding
 from holdfast.detect.machines import RULE_DETECTORS
 from holdfast.detect.pace import Pace, margin_of, onset_of, pace_of, stands_since
@@ -162,14 +162,23 @@ def _hosts(topology: Topology, scenes: Iterable[Scene]) -> dict[str, str]:
     }
 
 
+def senses() -> tuple[Sense, ...]:
+    """Every sign that is read from metrics, with each way to read it."""
+    return tuple(sense for one in (*MACHINES, *RUNS) for sense in one.senses if sense.metrics)
+
+
 def measured(metrics: frozenset[str]) -> frozenset[str]:
     """The signs that these metrics can show."""
-    return frozenset(
-        sense.sign
-        for one in (*MACHINES, *RUNS)
-        for sense in one.senses
-        if sense.metrics and metrics.issuperset(sense.metrics)
-    )
+    return frozenset(sense.sign for sense in senses() if metrics.issuperset(sense.metrics))
+
+
+def hosts_by_sign(shown: Mapping[str, Collection[str]]) -> dict[str, frozenset[str]]:
+    """The hosts at which each sign can be seen, for signs that hosts show. shown: hosts by metric."""
+    found: dict[str, frozenset[str]] = {}
+    for sense in senses():
+        if own := [frozenset(shown[metric]) for metric in sense.metrics if metric in shown]:
+            found[sense.sign] = found.get(sense.sign, frozenset()) | frozenset.intersection(*own)
+    return found
 
 
 def _doubted(finding: Finding, suspect: set[str]) -> Finding:

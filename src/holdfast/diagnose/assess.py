@@ -1,14 +1,14 @@
 """`assess`: from readings and the record to incidents, each with its cause, evidence and price."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from statistics import median_low
 from types import MappingProxyType
 
 import msgspec
 
-from holdfast.detect.detecting import detect
+from holdfast.detect.detecting import detect, hosts_by_sign
 from holdfast.detect.finding import Finding
 from holdfast.detect.scene import Healthy, PlannedWork, Scene, scene
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
@@ -54,6 +54,8 @@ ALIKE_SHARES = 0.8
 """Share of the best hypothesis' share: a rival above it, a tenth of a ban less, counts as equally likely,
 such as the other one of two spines. One GPU whose clock is low by chance makes that much of a difference.
 """
+DRAIN = "holdfast drain"
+ONLY_NODE = "without another one to go on with, start it again elsewhere, from its last checkpoint."
 GROWN_CONFIDENCE = 0.3
 """Confidence that anything is wrong if steps may simply have more work than before."""
 NOTHING_KNOWN: Mapping[str, Healthy] = MappingProxyType({})
@@ -93,7 +95,8 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What is known besides the signals.
 
     planned: announced work. healthy: by run, the ledger's reference; without one, the events' declaration
-    counts. xids: where a site's policy differs from the published one.
+    counts. xids: where a site's policy differs from the published one. shown: by metric, the hosts that have
+    shown it so far.
     """
 
     events: Sequence[KnownEvent] = ()
@@ -101,6 +104,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     healthy: Mapping[str, Healthy] = NOTHING_KNOWN
     prices: Prices = DEFAULTS
     xids: Overrides = NO_OVERRIDES
+    shown: Mapping[str, Collection[str]] = MappingProxyType({})
 
 
 NO_CIRCUMSTANCES = Circumstances()
@@ -133,6 +137,7 @@ def assess(
             topology=topology,
             scene=one,
             measured=detected.measured,
+            hosts=hosts_by_sign(known.shown),
             flaws=detected.flaws,
             prices=prices,
             now_ns=now_ns,
@@ -163,6 +168,7 @@ class _Desk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     topology: Topology
     scene: Scene
     measured: frozenset[str]
+    hosts: Mapping[str, frozenset[str]]
     flaws: Sequence[Flaw]
     prices: Prices
     now_ns: int
@@ -206,7 +212,7 @@ def _told(left: list[Finding], desk: _Desk, most: int) -> list[Incident]:
     """The most likely cause and what it explains; then the same with the remaining findings."""
     incidents: list[Incident] = []
     while left and len(incidents) < most:
-        case = RunFindings(left, desk.topology, desk.scene, desk.measured, desk.from_ns)
+        case = RunFindings(left, desk.topology, desk.scene, desk.measured, desk.from_ns, desk.hosts)
         told = (each for each in hypotheses(case) if _does_harm(each, case, incidents))
         ranked = sorted(told, key=_rank(desk.topology))
         is_told = bool(ranked) and ranked[0].bans >= _least_bans(ranked[0], left)
@@ -350,10 +356,22 @@ def _incident(
         evidence=tuple(sorted(best.evidence, key=lambda evidence: -evidence.weight)),
         alternatives=_alternatives(ranked, shares, quality, desk.topology),
         decides=mechanism.decides,
-        action=mechanism.action,
+        action=_action(best, case),
         runbook=mechanism.name,
         cost=price(slowdown, lasted_s, one.gpus, desk.prices) if one.gpus else None,
     )
+
+
+def _action(best: Hypothesis, case: RunFindings) -> str:
+    """What to do; if that is to drain all nodes that the run has, that this would end it."""
+    action, run = best.mechanism.action, case.scene.run
+    if DRAIN not in action or run not in case.topology or best.subject not in case.topology:
+        return action
+    nodes, out = set(case.topology.causes(run, "node")), case.nodes_at(best.subject)
+    if not nodes or not nodes <= out:
+        return action
+    which = "It is the run's only node" if len(nodes) == 1 else "These are all nodes of the run"
+    return f"{action} {which}: {ONLY_NODE}"
 
 
 def _began_ns(best: Hypothesis, explained: Sequence[Finding]) -> int:

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from holdfast.detect.detecting import MACHINES, METRICS, RUNS
-from holdfast.detect.detector import Sense
+from holdfast.detect.detecting import METRICS, senses
 from holdfast.detect.rules import SIGNS
 from holdfast.detect.signs import Sign
 from holdfast.diagnose.mechanisms import MECHANISMS
@@ -84,11 +83,6 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the existing telemetry is consistent. Missing telemetry is not a fault."""
         unknown = any(spelling.node is None for spelling in self.spellings)
         return bool(self.seen) and not unknown and not any(seen.dark for seen in self.seen)
-
-
-def senses() -> tuple[Sense, ...]:
-    """Every sign that is read from metrics, with each way to read it."""
-    return tuple(sense for one in (*MACHINES, *RUNS) for sense in one.senses if sense.metrics)
 
 
 def check_up(

@@ -20,8 +20,7 @@ from holdfast.signals.coverage import Coverage, coverage, skewed
 from holdfast.signals.named import HOSTED, NamedSource, Namer
 from holdfast.signals.source import Source
 from holdfast.signals.translated import TranslatedSource
-from holdfast.topology.file import Described, Maintenance
-from holdfast.topology.graph import Topology
+from holdfast.topology.file import Described, Maintenance, Seat
 
 REFERENCE_AGE_NS_MAX = 300 * 10**9
 """The time of a healthy step changes little from one look to the next."""
@@ -117,20 +116,23 @@ def look(
     these runs.
     """
     said = recall(setting, runs, at_ns) if recalled is None else recalled
-    topology = _grounded(setting.cluster, _members(said.events))
-    source = NamedSource(TranslatedSource(setting.source), _namer(setting.cluster))
+    cluster = _grounded(setting.cluster, _members(said.events))
+    topology = cluster.topology
+    source = NamedSource(TranslatedSource(setting.source), _namer(cluster))
     asked = Inquiry(
         now_ns=at_ns, runs=tuple(runs), window_s=setting.window_s, since_ns=since_ns, elsewhere=elsewhere
     )
     known = Circumstances(
-        events=said.events,
+        events=_at_machines(said.events, cluster),
         planned=_planned(setting.cluster.maintenance),
         healthy={run: said.healthy[run] for run in runs if run in said.healthy},
         prices=_priced(setting.prices.holding(at_ns), said.events),
         xids=setting.xids,
+        shown=source.hosts,
     )
     found = assess(source, topology, asked, known)
-    covered = {run: coverage(topology, run, source.hosts) for run in runs}
+    hosts = frozenset().union(*source.hosts.values())
+    covered = {run: coverage(topology, run, hosts) for run in runs}
     found = msgspec.structs.replace(found, flaws=(*skewed(source, at_ns), *found.flaws))
     return _doubted(found, covered)
 
@@ -159,16 +161,16 @@ def _namer(cluster: Described) -> Namer:
     return Namer(cluster.hosts, frozenset(cluster.topology.names()))
 
 
-Seats = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+Seats = tuple[tuple[str, tuple[tuple[str, Seat], ...]], ...]
 
 
 def _members(events: Iterable[ev.KnownEvent]) -> Seats:
-    """The members of each run according to the record, with their nodes."""
-    found: dict[str, dict[str, str]] = {}
+    """The members of each run according to the record, with their seats."""
+    found: dict[str, dict[str, Seat]] = {}
     seated: dict[str, frozenset[str]] = {}
     for event in events:
-        if isinstance(event, ev.MemberJoined) and event.node:
-            found.setdefault(event.run, {})[event.subject] = event.node
+        if isinstance(event, ev.MemberJoined) and (event.node or event.host):
+            found.setdefault(event.run, {})[event.subject] = Seat(event.node, event.host)
         elif isinstance(event, ev.MemberLost):
             found.get(event.run, {}).pop(event.subject, None)
         elif isinstance(event, ev.GenerationOpened) and event.members:
@@ -182,14 +184,37 @@ def _members(events: Iterable[ev.KnownEvent]) -> Seats:
 
 
 def seats_of(events: Iterable[ev.KnownEvent], run: str) -> dict[str, str]:
-    """The members in the run according to the record, with their nodes."""
-    return next((dict(seats) for name, seats in _members(events) if name == run), {})
+    """The members in the run according to the record, with their machines."""
+    seats = next((dict(seats) for name, seats in _members(events) if name == run), {})
+    return {member: seat.host or seat.node for member, seat in seats.items()}
+
+
+def _at_machines(events: Sequence[ev.KnownEvent], cluster: Described) -> Sequence[ev.KnownEvent]:
+    """The events with the nodes' names from the cluster: a run may call its nodes otherwise."""
+    joined = [event for event in events if isinstance(event, ev.MemberJoined) and event.host]
+    names = {(event.run, event.node): cluster.machine(Seat(event.node, event.host)) for event in joined}
+    if all(node == machine for (_, node), machine in names.items()):
+        return events
+    return [_at_machine(event, names.get((event.run, _node_of(event)), "")) for event in events]
+
+
+def _node_of(event: ev.KnownEvent) -> str:
+    """The node that a member joined on, or on which something was done."""
+    return event.node if isinstance(event, ev.MemberJoined) else event.subject
+
+
+def _at_machine(event: ev.KnownEvent, machine: str) -> ev.KnownEvent:
+    if machine and isinstance(event, ev.MemberJoined):
+        return msgspec.structs.replace(event, node=machine)
+    if machine and isinstance(event, ev.ActionTaken | ev.FaultObserved):
+        return msgspec.structs.replace(event, subject=machine)
+    return event
 
 
 @lru_cache(maxsize=2)
-def _grounded(cluster: Described, members: Seats) -> Topology:
+def _grounded(cluster: Described, members: Seats) -> Described:
     """The cluster with the present members of its runs; rebuilt when a member joins or leaves."""
-    return cluster.with_members({run: dict(seats) for run, seats in members}) if members else cluster.topology
+    return cluster.with_members({run: dict(seats) for run, seats in members}) if members else cluster
 
 
 def _planned(windows: Iterable[Maintenance]) -> list[PlannedWork]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from statistics import median
+from types import MappingProxyType
 
 import msgspec
 
@@ -34,6 +35,7 @@ LATE = ("late-compute", "late-exchange", "late-data")
 POOL_SIGN = "slow-transfer"
 STALLS = ("slow-checkpoint", "frequent-checkpoints")
 STOPPED = "no-step"
+NO_HOSTS: Mapping[str, frozenset[str]] = MappingProxyType({})
 SYMPTOMS = (STOPPED, "slow-step", *LATE, "wandering", *STALLS)
 FELT = frozenset({*SYMPTOMS, "creeping", "stopped-first"})
 """Symptoms of the run itself, which are not causes."""
@@ -69,12 +71,15 @@ class RunFindings:
         scene: Scene,
         measured: Collection[str] = frozenset(),
         from_ns: int = 0,
+        hosts: Mapping[str, frozenset[str]] = NO_HOSTS,
     ) -> None:
         """measured: the signs that the available metrics can show. from_ns: the first moment with readings; a
-        state that held then began at an unknown earlier time.
+        state that held then began at an unknown earlier time. hosts: by sign, those that could show it; for
+        signs that are missing here, all could.
         """
         self.findings, self.topology, self.scene, self.measured = findings, topology, scene, measured
         self.from_ns = from_ns
+        self._hosts = hosts
         self.by_sign: dict[str, dict[str, Finding]] = {}
         for finding in findings:
             at = self.by_sign.setdefault(finding.sign, {})
@@ -84,7 +89,7 @@ class RunFindings:
         self._found: dict[tuple[str, str], list[Finding]] = {}
         self._over_run: dict[str, SignFit | None] = {}
         self._by_kind = {sign: topology.by_kind(at) for sign, at in self.by_sign.items()}
-        self.fits_by_kind = {sign: self._around(self._by_kind[sign]) for sign in self.by_sign}
+        self.fits_by_kind = {sign: self._around(sign, self._by_kind[sign]) for sign in self.by_sign}
 
     @cached_property
     def members(self) -> tuple[str, ...]:
@@ -119,6 +124,37 @@ class RunFindings:
     def of(self, sign: str) -> Collection[Finding]:
         """The findings of a sign, one for each subject."""
         return self.by_sign.get(sign, {}).values()
+
+    def can_show(self, sign: str, subject: str) -> bool:
+        """Whether the sign is measured there: what no exporter shows at a node, that node need not lack."""
+        if sign not in self.measured:
+            return False
+        shown, nodes = self._hosts.get(sign), self.nodes_at(subject)
+        return shown is None or not nodes or 2 * len(nodes & shown) > len(nodes)
+
+    def is_dark(self, node: str) -> bool:
+        """Whether exporters show other hosts, and nothing of this one."""
+        return bool(self._hosts) and not any(node in shown for shown in self._hosts.values())
+
+    def nodes_at(self, subject: str) -> frozenset[str]:
+        """The nodes on which the subject is, or which are beneath it; none if the graph has none."""
+        if subject not in self.topology:
+            return frozenset()
+        if self.topology.kind(subject) == "node":
+            return frozenset({subject})
+        above = self.topology.causes(subject, "node")
+        return frozenset(above) or frozenset(
+            name for name in self.beneath_of(subject) if self.topology.kind(name) == "node"
+        )
+
+    def _among(self, sign: str, kind: Kind) -> Collection[str] | None:
+        """The subjects of this kind that could show the sign; None if all could."""
+        if kind == "member":
+            return self.members or None
+        shown = self._hosts.get(sign)
+        if shown is None or kind not in PLACED or shown >= set(self.topology.names("node")):
+            return None
+        return [name for name in self.topology.names(kind) if _host_of(name, kind) in shown]
 
     def fit(self, sign: str, subject: str) -> SignFit | None:
         kind = self.topology.kind(subject) if subject in self.topology else None
@@ -204,7 +240,7 @@ class RunFindings:
     @cached_property
     def has_grown(self) -> bool:
         """Whether all members compute longer by the same factor at normal clocks: steps may do more work."""
-        if not self.is_everywhere("late-compute") or not set(self.measured) >= GPU_SIGNS:
+        if not self.is_everywhere("late-compute") or not self._can_show_all(GPU_SIGNS, self.members):
             return False
         if any(self.has(sign) for sign in GPU_SIGNS):
             return False
@@ -223,7 +259,13 @@ class RunFindings:
 
     def is_clear(self, late: set[str]) -> bool:
         """Whether nothing is found beneath these members although it is measured: their machines are fine."""
-        return set(self.measured) >= MACHINE_SIGNS | GPU_SIGNS and not self.have_signs(late)
+        return self._can_show_all(MACHINE_SIGNS | GPU_SIGNS, late) and not self.have_signs(late)
+
+    def _can_show_all(self, signs: Collection[str], members: Collection[str]) -> bool:
+        """Whether these signs are measured, and at the machines of these members."""
+        return set(self.measured) >= set(signs) and all(
+            self.can_show(sign, member) for sign in signs if sign in self._hosts for member in members
+        )
 
     def have_signs(self, late: set[str]) -> bool:
         """Whether something is found beneath more of these members than by chance; a finding beneath all
@@ -299,7 +341,9 @@ class RunFindings:
             most[subject] = max(most[subject], count)
         return most
 
-    def _around(self, by_kind: Mapping[Kind | None, Sequence[str]]) -> dict[Kind | None, dict[str, SignFit]]:
+    def _around(
+        self, sign: str, by_kind: Mapping[Kind | None, Sequence[str]]
+    ) -> dict[Kind | None, dict[str, SignFit]]:
         """By kind, because a mechanism needs only a few kinds; None: subjects missing in the graph."""
         subjects = {name for of_kind in by_kind.values() for name in of_kind}
         total = len(subjects)
@@ -308,8 +352,7 @@ class RunFindings:
         for kind, of_kind in by_kind.items():
             if kind is None:
                 continue
-            among = self.members if kind == "member" and self.members else None
-            found = self.topology.common_causes(of_kind, among)
+            found = self.topology.common_causes(of_kind, self._among(sign, kind))
             if kind == "node" and (on_them := self._members_on(of_kind)):
                 # In the graph members depend on mounts, nodes do not; but here nodes show the sign.
                 over = self.topology.common_causes(on_them, self.members)
@@ -338,3 +381,11 @@ class RunFindings:
     def _members_on(self, nodes: Collection[str]) -> list[str]:
         wanted = set(nodes)
         return [member for member, on in self._nodes_of.items() if wanted.intersection(on)]
+
+
+PLACED: frozenset[Kind] = frozenset({"node", "gpu", "port"})
+"""Kinds of subjects that are a host, or on one, and whose names begin with its name."""
+
+
+def _host_of(name: str, kind: Kind) -> str:
+    return name.rpartition(".")[0] if kind == "gpu" else name.partition("/")[0]

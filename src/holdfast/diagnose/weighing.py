@@ -251,13 +251,14 @@ class _Weighing:
     def _absent(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:
         """Signs that are measured and absent: they rule out other causes, or this one lacks its own sign."""
         for sign, weight in mechanism.clears.items():
-            if sign in self.case.measured and not self.case.has(sign) and self.case.sees_pools:
+            if self.case.can_show(sign, subject) and not self.case.has(sign) and self.case.sees_pools:
                 yield Evidence(text=f"not found, though it is measured: {SIGNS[sign]}", weight=weight)
         for sign in mechanism.shows:
             other = self.case.first_like(sign, subject)
-            if other and not self.case.at(sign, subject):
+            is_seen = sign not in self.case.measured or self.case.can_show(sign, subject)
+            if other and is_seen and not self.case.at(sign, subject):
                 yield Evidence(text=f"at {other} and not here: {SIGNS[sign]}", weight=ELSEWHERE)
-        shows = [sign for sign in mechanism.shows if sign in self.case.measured]
+        shows = [sign for sign in mechanism.shows if self.case.can_show(sign, subject)]
         if shows and mechanism.follows and not any(self.case.at(sign, subject) for sign in mechanism.shows):
             text = f"not found at {subject}, though it is measured: {SIGNS[shows[0]]}"
             yield Evidence(text=text, weight=SIGNLESS)
@@ -270,7 +271,9 @@ class _Weighing:
             yield Evidence(text="it computes as fast as ever, and waits for others", weight=WAITS_WEIGHT)
         if seen:
             yield _seen(seen, 2 * NOTHING_SHOWS, None)
-        elif set(self.case.measured) >= MACHINE_SIGNS:
+        elif self.case.is_dark(node):
+            yield Evidence(text="no exporter shows this node: it may be anything", weight=0.0)
+        elif all(self.case.can_show(sign, node) for sign in MACHINE_SIGNS):
             text = "no reading of the node is unusual, and its processors, memory and GPUs are measured"
             yield Evidence(text=text, weight=ALL_SEEN)
         else:

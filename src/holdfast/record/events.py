@@ -132,11 +132,14 @@ class GenerationOpened(Event, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 class MemberJoined(Event, frozen=True, kw_only=True, tag_field="kind", tag="member.joined"):
-    """The worker process `subject` joined with its GPUs."""
+    """The worker process `subject` joined with its GPUs. node: as the run calls it; host: as the machine
+    calls itself, and exporters call it.
+    """
 
     gpus: GpuCount = 1
     role: Role = "active"
     node: str = ""
+    host: str = ""
 
 
 class MemberLost(Event, frozen=True, kw_only=True, tag_field="kind", tag="member.lost"):

@@ -130,6 +130,7 @@ class Agent:
                 slots=self._assignment.slots,
                 address=self._address,
                 port=free_port(),
+                host=socket.gethostname(),
             )
         )
         beating = asyncio.create_task(self._beat())

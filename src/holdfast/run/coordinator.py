@@ -334,6 +334,7 @@ class Coordinator:
                 step=member.step,
                 lanes=member.lanes,
                 alive=not member.is_lost,
+                host=state.roster.nodes[member.node].host if member.node in state.roster.nodes else "",
                 spent=member.spent,
             )
             for member in list(state.roster.members.values())

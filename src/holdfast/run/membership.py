@@ -229,6 +229,7 @@ def _node_joined(state: RunState, name: str, message: AgentJoined) -> None:
         address=message.address,
         port=message.port,
         slots=max(1, message.slots),
+        host=message.host,
         joined_ns=state.now_ns,
         seen_ns=state.now_ns,
     )

@@ -31,7 +31,7 @@ _PARTS = (
     ("checkpoint", "standing still while its state was copied for a checkpoint"),
 )
 _RUN = ("run",)
-_MEMBER = ("run", "member", "node")
+_MEMBER = ("run", "member", "node", "hostname")
 
 Ask = Callable[[], Status]
 
@@ -114,7 +114,7 @@ def _of_proofs(status: Status) -> Iterator[tuple[str, str, float | None]]:
 
 
 def _of_members(run: str, members: list[MemberStatus]) -> Iterator[Metric]:
-    labels = [[run, member.name, member.node] for member in members]
+    labels = [[run, member.name, member.node, member.host] for member in members]
     for part, meaning in _PARTS:
         mean = GaugeMetricFamily(
             f"holdfast_member_{part}_seconds", f"Of a step, the time {meaning}.", labels=_MEMBER

@@ -144,6 +144,7 @@ def _record_joined(state: RunState, member: Member, *, gpus: int, at_ns: int | N
             gpus=gpus,
             role=member.role,
             node=member.node,
+            host=state.roster.nodes[member.node].host if member.node in state.roster.nodes else "",
         )
     )
 

@@ -29,17 +29,17 @@ def ask(state: RunState, message: Move) -> Answer:
     match message:
         case Migrate(to=to, asks_only=False) if to and to not in state.roster.nodes:
             return _no_node(state, to)
-        case Migrate(member=name) if name in state.roster.nodes:
-            return _migrate_node(state, state.roster.nodes[name], message)
+        case Migrate(member=name) if (node := state.roster.called(name)) is not None:
+            return _migrate_node(state, node, message)
         case Migrate():
             return _migrate(state, message)
         case Drain(node=name, asks_only=asks_only):
-            node = state.roster.nodes.get(name)
+            node = state.roster.called(name)
             if node is None and asks_only:
                 return Answer(ok=False, sentence=f"{name} was lost meanwhile")
             return _no_node(state, name) if node is None else _ask_drain(state, node, asks_only=asks_only)
         case Restore(node=name):
-            node = state.roster.nodes.get(name)
+            node = state.roster.called(name)
             return _no_node(state, name) if node is None else _restore(state, node)
 
 

@@ -172,7 +172,8 @@ class Node(msgspec.Struct, kw_only=True):
 
     is_drained: the operator wants no members on it. seats: the member in each slot. pool: warm processes, by
     the slot number with which they were started. failures: processes in a row that never got ready. start_ns:
-    the earliest time to start another one. stopped: members whose process the kernel shows as stopped.
+    the earliest time to start another one. stopped: members whose process the kernel shows as stopped. host:
+    the machine's own name.
     """
 
     name: str
@@ -189,6 +190,7 @@ class Node(msgspec.Struct, kw_only=True):
     failures: int = 0
     start_ns: int = 0
     stopped: tuple[str, ...] = ()
+    host: str = ""
 
 
 class Trouble(msgspec.Struct, kw_only=True):
@@ -422,6 +424,18 @@ class Roster(msgspec.Struct, kw_only=True):
         """The member of this name, unless it is lost or unknown."""
         member = self.members.get(name)
         return None if member is None or member.is_lost else member
+
+    def called(self, name: str) -> Node | None:
+        """The node of this name; or the only one on the machine of this name, with or without its domain."""
+        if name in self.nodes:
+            return self.nodes[name]
+        short = name.partition(".")[0]
+        there = [
+            node
+            for node in self.nodes.values()
+            if node.host and name and short == node.host.partition(".")[0]
+        ]
+        return there[0] if len(there) == 1 else None
 
     def readiness(self, node: Node) -> int:
         """That of the process of the node's pool that is most ready; 0 if the pool is empty."""

@@ -13,7 +13,7 @@ Severity = Literal["note", "trouble", "failure"]
 class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One process: its role, its stage, the step it works on, and the lanes it was dealt.
 
-    spent: where its time went, by its last report and the one before.
+    host: the name of its node's machine. spent: where its time went, by its last report and the one before.
     """
 
     name: str
@@ -24,6 +24,7 @@ class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     lanes: tuple[int, ...]
     alive: bool
+    host: str = ""
     spent: tuple[Spent, Spent] = (Spent(), Spent())
 
 

@@ -132,13 +132,15 @@ class AgentJoined(Message, frozen=True, kw_only=True, tag=True):
     """This node joins.
 
     slots: how many members it can hold at once, numbered from 0. address: where others reach its workers.
-    port: one that was free a moment ago, for a script that makes its own process group.
+    port: one that was free a moment ago, for a script that makes its own process group. host: the machine's
+    own name, which exporters use.
     """
 
     node: str
     slots: Annotated[int, msgspec.Meta(ge=1, le=SLOTS_MAX)]
     address: str
     port: int
+    host: str = ""
 
 
 class WorkerStarted(MemberMessage, frozen=True, kw_only=True, tag=True):

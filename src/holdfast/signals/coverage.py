@@ -32,12 +32,18 @@ def coverage(topology: Topology, run: str, hosts: Collection[str]) -> Coverage:
     if not (dark := in_order({*nodes} - {*hosts})):
         return Coverage()
     share = len(dark) / len(nodes)
-    many = f"all {len(nodes):,}" if share == 1.0 else f"{len(dark):,} of the {len(nodes):,}"
-    text = f"There is no telemetry of {many} nodes of {run} ({wording.short(fold(dark), NAMES_CHARS_MAX)})."
+    shown = wording.short(fold(dark), NAMES_CHARS_MAX)
+    text = f"No exporter shows {_many(len(dark), len(nodes))} of {run}, {shown}: no cause there can be seen."
     if strays := in_order({*hosts} - _at_work(topology)):
-        text += f" There is telemetry of {wording.short(fold(strays), NAMES_CHARS_MAX)}, which no run uses."
-        text += " If these are the same machines, their names differ: `holdfast doctor` shows which."
+        text += f" Exporters show {wording.short(fold(strays), NAMES_CHARS_MAX)}, which no run uses. If these"
+        text += " are the same machines under other names, `holdfast doctor` shows which."
     return Coverage(trust=1.0 - (1.0 - TRUST["names"]) * share, flaw=_flaw(run, text))
+
+
+def _many(dark: int, nodes: int) -> str:
+    if nodes == 1:
+        return "the only node"
+    return f"any of the {nodes:,} nodes" if dark == nodes else f"{dark:,} of the {nodes:,} nodes"
 
 
 def _at_work(topology: Topology) -> set[str]:

@@ -66,12 +66,12 @@ def _host(scope: Scope, subject: str) -> str:
 
 
 class NamedSource:
-    """Another source with renamed subjects. hosts: those with a series in any frame so far."""
+    """Another source with renamed subjects. hosts: those with a series in any frame so far, by metric."""
 
     def __init__(self, source: Source, namer: Namer) -> None:
         self._source = source
         self._namer = namer
-        self.hosts: set[str] = set()
+        self.hosts: dict[str, set[str]] = {}
 
     def metrics(self) -> tuple[str, ...]:
         return self._source.metrics()
@@ -91,5 +91,5 @@ class NamedSource:
             self._namer.named(scope, subject, labels)
             for subject, labels in zip(frame.subjects, frame.labels, strict=True)
         ]
-        self.hosts.update(host for _, host in named)
+        self.hosts.setdefault(metric, set()).update(host for _, host in named)
         return msgspec.structs.replace(frame, subjects=tuple(subject for subject, _ in named))

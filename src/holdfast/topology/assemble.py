@@ -95,7 +95,7 @@ def _add_run(builder: Builder, survey: Survey, run: str) -> None:
         name = member_name(run, member)
         builder.add(name, "member")
         builder.depends(run, name)
-        _work_on(builder, survey, name, node, _gpus_of(survey, member, node))
+        _work_on(builder, survey, name, node, _gpus_of(survey, run, member, node))
 
 
 def _add_pool(builder: Builder, survey: Survey, pool: str) -> None:
@@ -124,16 +124,25 @@ def _add_link(builder: Builder, survey: Survey, pool: str, source: str, target: 
             builder.depends(link, port_name(node, port))
 
 
-def _gpus_of(survey: Survey, member: str, node: str) -> Sequence[str]:
-    """The GPUs of a member: one if its name is its node's with a GPU's number, such as `n17.3`, else all.
+def slot_of(member: str, node: str) -> str:
+    """The number of a member whose name is its node's with that number, such as `n17.3`; else empty.
 
     The number may be followed by the count of restarts: `n17.3+1`.
     """
+    slot = _SLOT.fullmatch(member[len(node) :]) if member.startswith(node) else None
+    return "" if slot is None else slot[1]
+
+
+def _gpus_of(survey: Survey, run: str, member: str, node: str) -> Sequence[str]:
+    """The GPUs of a member: one if it has the number of one, else all of its node."""
     gpus = survey.gpus.get(node, ())
-    for own in (node, node.partition(".")[0]):
-        slot = _SLOT.fullmatch(member[len(own) :]) if member.startswith(own) else None
-        if slot is not None and slot[1] in gpus:
-            return (slot[1],)
+    for slot in (
+        survey.slots.get((run, member), ""),
+        slot_of(member, node),
+        slot_of(member, node.partition(".")[0]),
+    ):
+        if slot in gpus:
+            return (slot,)
     return gpus
 
 

@@ -4,17 +4,19 @@
 the graph is made. `file_format` has the format.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from importlib import resources
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
 from holdfast.record.errors import InputError, nearest
 from holdfast.record.importers.intake import time_ns
 from holdfast.topology import document, file_format
-from holdfast.topology.assemble import assemble, matching
+from holdfast.topology.assemble import assemble, matching, slot_of
 from holdfast.topology.document import Document, Place
 from holdfast.topology.graph import KINDS, Kind, Topology
 from holdfast.topology.groups import HostGroup, deal
@@ -36,6 +38,13 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class Seat(NamedTuple):
+    """Where a member of a run is: the node as the run calls it, and the machine's own name, if known."""
+
+    node: str
+    host: str = ""
+
+
 class Described(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """A described cluster: facts, their graph, planned work, and doubts."""
 
@@ -52,14 +61,32 @@ class Described(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         nodes = (name for name, kind in self.survey.kinds.items() if kind == "node")
         return Hosts(nodes, self.survey.spellings)
 
-    def with_members(self, members: Mapping[str, Mapping[str, str]]) -> Topology:
-        """The graph with these members in these runs instead of the known ones. members: their nodes."""
-        seated = {
-            run: {member: self.hosts.node(node) or node for member, node in of_run.items()}
+    def with_members(self, members: Mapping[str, Mapping[str, Seat]]) -> "Described":
+        """The cluster with these members in these runs instead of the known ones."""
+        nodes = {seat: self.machine(seat) for of_run in members.values() for seat in of_run.values()}
+        survey = self.survey.with_members(
+            {run: {member: nodes[seat] for member, seat in of_run.items()} for run, of_run in members.items()}
+        )
+        shared = Counter(nodes.values())
+        survey.slots = {
+            (run, member): slot
             for run, of_run in members.items()
+            for member, seat in of_run.items()
+            if shared[nodes[seat]] == 1 and (slot := slot_of(member, seat.node))
         }
-        survey = self.survey.with_members(seated)
-        return assemble(survey, kind_owners=self.kind_owners, owners=self.owners)
+        survey.spellings = self.survey.spellings | {
+            (node, seat.host)
+            for seat, node in nodes.items()
+            if seat.host and self.hosts.node(seat.host) is None
+        }
+        topology = assemble(survey, kind_owners=self.kind_owners, owners=self.owners)
+        # Not `replace`, which would take over what was computed for the other members.
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return Described(**{**fields, "topology": topology, "survey": survey})
+
+    def machine(self, seat: Seat) -> str:
+        """The node of this seat: exporters use the machine's name, a file perhaps that in the run."""
+        return self.hosts.node(seat.host) or self.hosts.node(seat.node) or seat.host or seat.node
 
 
 class TopologyPage(msgspec.Struct, frozen=True, kw_only=True, eq=False):

@@ -42,6 +42,7 @@ class Survey:
     uses     of a run its pools, of a milestone its runs, of a pool the pools that it receives from
     engines  of a pool, its nodes
     aliases  other names of runs, as a job's number is one of its name
+    slots    of a member of a run, the number of its GPU: (run, member)
     spellings  pairs of names that one series gives to one machine
     further  dependencies of any kind: (dependent, dependency), with the reason
     """
@@ -56,6 +57,7 @@ class Survey:
         self.uses: dict[str, list[str]] = {}
         self.engines: dict[str, list[str]] = {}
         self.aliases: dict[str, str] = {}
+        self.slots: dict[tuple[str, str], str] = {}
         self.spellings: set[Alias] = set()
         self.further: dict[tuple[str, str], str] = {}
         self._sources: dict[tuple[str, str], str] = {}

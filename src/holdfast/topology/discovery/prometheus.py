@@ -115,10 +115,10 @@ def _add_mount(found: Survey, host: str, labels: Labels) -> None:
 
 
 def _add_member(found: Survey, hosts: Hosts, labels: Labels) -> None:
-    """Add a member: its labels name its node, or its own name does."""
+    """Add a member: its labels name its node and the machine that this is, or its own name does."""
     run, member = labels.get("run", ""), labels.get("member", "")
-    named = labels.get("node", "")
-    node = hosts.node(named or member) or named
+    machine, named = labels.get("hostname", ""), labels.get("node", "")
+    node = hosts.node(machine) or hosts.node(named or member) or machine or named
     if run and member and node:
         found.kinds[run], found.kinds[node] = "run", "node"
         found.members.setdefault(run, {})[member] = node
