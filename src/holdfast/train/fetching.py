@@ -2,6 +2,7 @@
 has one as new. Needs no torch.
 """
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -156,11 +157,12 @@ def _unfetched(offer: _Offer, target: Storage, error: OSError) -> InputError:
 
 
 def _all_damaged(offers: Sequence[_Offer]) -> InputError:
-    names = " and ".join(sorted({offer.place.name for offer in offers if not offer.is_own}))
+    places = sorted({offer.place.name for offer in offers if not offer.is_own})
+    names, first = " and ".join(places), shlex.quote(places[0])
     return InputError(
         f"The run cannot go on from any checkpoint in {names}: all of them are damaged.",
-        hint="Nothing was changed there. `holdfast checkpoint verify` says how; to begin anew, name another "
-        "place.",
+        hint="Nothing was changed there. "
+        f"`holdfast checkpoint verify {first}` says how; to begin anew, name another place.",
     )
 
 

@@ -482,8 +482,9 @@ class Seat:
         # A checkpoint that was never complete, because its writers died, counts as none.
         if not common or (until == NOTHING and whole):
             raise StoreError(
-                "No checkpoint has the parts of all ranks: `holdfast checkpoint list` shows what exists.",
-                hint="Nothing was changed there. Put the missing parts back; to begin anew, name another "
+                "No checkpoint has a sound part of every rank: `holdfast checkpoint verify` says which parts "
+                "are missing or damaged.",
+                hint="Nothing was changed there. Put those parts back; to begin anew, name another "
                 "directory with --checkpoints.",
             )
         history = max(common)
