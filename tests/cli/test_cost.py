@@ -134,7 +134,7 @@ def test_a_run_whose_name_has_a_slash(holdfast: Holdfast, tmp_path: Path) -> Non
     assert holdfast("import", tmp_path / "steps.csv", "--run", "team/7", "--gpus", "8").code == 0
     done = holdfast("cost", "team/7")
     assert done.code == 0
-    assert "It lost 0 of 2.2 GPU-hours.\nIn money 0.00 USD, in five layers:" in done.out
+    assert "It lost 0 of 2.2 GPU-hours.\n2.20 GPU-hours useful, 0.00 lost, 0.00 not known\n" in done.out
     assert "No incidents are recorded." in done.out
     none = holdfast("cost", "team/7/1")
     assert "Run 'team/7' has no incident '1'" in none.err

@@ -48,7 +48,7 @@ def test_warm_coolant_is_seen_in_the_price_of_progress(month: Any) -> None:
 def test_the_terminal_has_the_answer_first(month: Any) -> None:
     shown = month().out
     assert shown.startswith(
-        "2,056,963 USD spent, 89.1 % of it useful (estimated ± 0.1 %), 224,924 USD not.\n"
+        "2,056,963 USD spent, 89.1 % of it useful (estimated ± 0.1 %), 224,924 USD lost.\n"
     )
     for expected in (
         "A useful GPU-hour cost 2.91 USD, at 2.58 USD paid.",

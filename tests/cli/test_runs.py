@@ -23,9 +23,11 @@ def test_a_long_name_does_not_push_the_rest_away(holdfast: Any, tmp_path: Path) 
     holdfast("import", "two.jsonl")
     cut = long[: RUN_CHARS_MAX - 1] + "…"
     assert holdfast("runs").out.splitlines() == [
-        f"{'run':{RUN_CHARS_MAX}}  last event            outcome  span     GPU-hours  useful     USD",
-        f"{cut}  2025-04-03 07:08:24Z  unknown  1 d 1 h       25.0       –  ~99.75",
-        f"{'short':{RUN_CHARS_MAX}}  2025-04-02 06:08:24Z  unknown  0 s            0.0       –    0.00",
+        f"{'run':{RUN_CHARS_MAX}}  last event            outcome  span     GPU-hours  useful  "
+        "not known     USD",
+        f"{cut}  2025-04-03 07:08:24Z  unknown  1 d 1 h       25.0       –    100.0 %  ~99.75",
+        f"{'short':{RUN_CHARS_MAX}}  2025-04-02 06:08:24Z  unknown  0 s            0.0       –  "
+        "        –    0.00",
     ]
     assert [run["run"] for run in holdfast("runs", "--json").json] == [long, "short"]
 

@@ -29,6 +29,8 @@ def played(policy: str, seed: int) -> Figures:
         effective_time=0.99951,
         goodput=0.98,
         paid_gpu_hours=88.8e6,
+        useful_gpu_hours=88.8e6,
+        unknown_gpu_hours=0.0,
         lost_gpu_hours=88.8e6 + seed,
         cost_usd=(len(policy) - seed) * 88.8e6,
         partition=partition,

@@ -125,7 +125,8 @@ def test_the_four_numbers_come_first(month: Finance) -> None:
     assert "28 d 1 h 3 runs 3 teams 796,314 GPU-hours paid for" in first
     assert "Spent 2,056,963 USD 2.58 USD a GPU-hour" in first
     assert "Useful 1,832,038 USD 89.1 % of the spend, estimated ± 0.1 %" in first
-    assert "Not useful 224,924 USD 10.9 % of the spend" in first
+    assert "Lost 224,924 USD 10.9 % of the spend" in first
+    assert "Not known 0.00 USD 0.0 % of the spend" in first
     assert "A useful GPU-hour 2.91 USD" in first
 
 
@@ -232,8 +233,9 @@ def test_a_run_that_told_nothing() -> None:
         RunStarted(id="b", occurred_ns=3_600 * 10**9, gpus=8),
     ]
     text = Page(render(of(told_run(events)))).text
-    assert "Useful Not known – of the spend" in text
-    assert "Not explained nothing recorded says where it went" in text
+    assert "Useful Not known – of what is known" in text
+    assert "Not known nothing recorded says whether it was useful or lost" in text
+    assert "no step was recorded. Import the log of the training" in text
 
 
 def test_many_runs_are_counted_and_summed(month: Finance) -> None:

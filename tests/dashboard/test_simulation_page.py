@@ -140,6 +140,8 @@ def played(policy: str, seed: int) -> Figures:
         effective_time=useful / (PAID_GPU_HOURS - lost["spare"]),
         goodput=useful / PAID_GPU_HOURS,
         paid_gpu_hours=PAID_GPU_HOURS,
+        useful_gpu_hours=useful,
+        unknown_gpu_hours=0,
         lost_gpu_hours=PAID_GPU_HOURS - useful,
         cost_usd=PRICE_USD * (PAID_GPU_HOURS - useful),
         partition={key: hours * HOUR_NS for key, hours in partition.items()},

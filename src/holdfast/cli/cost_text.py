@@ -67,6 +67,10 @@ def _run(console: Console, cost: layers.RunCost) -> None:
     lost, paid = wording.rough(total.lost_gpu_hours), wording.rough(cost.paid_gpu_hours)
     of_paid = wording.resting(f"{lost} of {paid} GPU-hours", total.basis)
     console.print(f"It lost {of_paid}{_set_back(total)}.")
+    split = cost.split
+    amounts = wording.Amounts(split.paid_gpu_ns)
+    three = amounts.three(split.useful_gpu_ns, split.lost_gpu_ns, split.unknown_gpu_ns)
+    console.print(three + (f" ({wording.usd(cost.unknown_usd)})" if cost.unknown_usd else ""))
     largest = _largest(total)
     parts = {"in incidents": cost.in_incidents, "elsewhere": cost.elsewhere}
     columns = {

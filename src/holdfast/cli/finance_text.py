@@ -11,7 +11,7 @@ from holdfast.cli.tables import figure, print_bullets, table, word
 from holdfast.cli.terminal import printable
 from holdfast.dashboard import finance_wording as said
 from holdfast.economics.finance.ownership import OwnOrRent
-from holdfast.economics.finance.statement import CauseSpend, Finance
+from holdfast.economics.finance.statement import Balance, CauseSpend, Finance
 from holdfast.economics.finance.trend import SpendStretch
 from holdfast.economics.pricing.spending import Amount
 
@@ -49,7 +49,7 @@ def show(told: Finance) -> None:
 
 def _head(console: Console, told: Finance) -> None:
     console.print(said.headline(told), style="bold")
-    for sentence in (said.hourly(told), said.worth(told), said.accrued(told)):
+    for sentence in (said.unknown(told), said.hourly(told), said.worth(told), said.accrued(told)):
         if sentence:
             console.print(sentence)
     runs, teams = wording.many(len(told.runs), "run"), {run.team for run in told.runs if run.team}
@@ -70,6 +70,7 @@ def _causes(console: Console, told: Finance) -> None:
             for cause in told.causes
             if cause.gpu_ns
         ),
+        *((("Not known", told.unknown, "", "nothing recorded says"),) if told.unknown.gpu_ns else ()),
         *((("Accrued", told.accrued, "", "still running, not known yet"),) if told.accrued.gpu_ns else ()),
         ("Sum", told.spend, "", "to the nanosecond"),
     ]
@@ -97,6 +98,9 @@ def _behind(console: Console, causes: Sequence[CauseSpend]) -> None:
 
 def _wastes(console: Console, told: Finance) -> None:
     _print_listed(console, "What to do about it", [said.waste(waste) for waste in told.wastes])
+    if said.has_unknown(told):
+        silences = [said.silence(silence) for silence in told.silences]
+        _print_listed(console, "What is not known, and which line would tell", silences)
 
 
 def _print_listed(console: Console, heading: str, lines: Sequence[str]) -> None:
@@ -108,13 +112,15 @@ def _print_listed(console: Console, heading: str, lines: Sequence[str]) -> None:
 def _months(console: Console, told: Finance) -> None:
     if len(told.months) < 2 and not any(month.forecast_usd for month in told.months):
         return
-    table = _table("month", wording.currency(), "useful", "not", "accrued", "goodput", "at its end")
+    unknown, money = _unknown_heading(told), wording.currency()
+    table = _table("month", money, "useful", "lost", *unknown, "accrued", "goodput", "at its end")
     largest = told.spend.usd
     for month in told.months:
-        amounts = (month.spend.usd, month.useful.usd, month.waste.usd, month.accrued.usd)
         table.add_row(
             month.month,
-            *(wording.usd_cell(amount, largest) for amount in amounts),
+            *(wording.usd_cell(part.usd, largest) for part in (month.spend, month.useful, month.waste)),
+            *_unknown_cell(told, month),
+            wording.usd_cell(month.accrued.usd, largest),
             _share(console, month.goodput, month.basis),
             wording.usd_cell(month.forecast_usd, largest) if month.forecast_usd is not None else "",
         )
@@ -144,12 +150,13 @@ def _forecasts(console: Console, told: Finance) -> None:
 def _projects(console: Console, told: Finance) -> None:
     if not any(one.project for one in told.projects):
         return
-    table = _table("project", wording.currency(), "useful", "runs")
+    table = _table("project", wording.currency(), "useful", *_unknown_heading(told), "runs")
     for one in told.projects:
         table.add_row(
             _named(one.project or said.NO_PROJECT),
             wording.usd_cell(one.spend.usd, told.spend.usd),
             wording.percent(one.useful_share),
+            *_unknown_cell(told, one),
             f"{one.runs:,}",
         )
     console.print(table, "")
@@ -159,11 +166,15 @@ def _teams(console: Console, told: Finance) -> None:
     if not any(team.team or team.target for team in told.teams):
         return
     short, money = f"short, {wording.currency()}", wording.currency()
-    table = _table("team", money, "utilisation", "target", "standing", short, left=("team", "standing"))
+    unknown = _unknown_heading(told)
+    table = _table(
+        "team", money, *unknown, "utilisation", "target", "standing", short, left=("team", "standing")
+    )
     for team in told.teams:
         table.add_row(
             _named(said.team(team)),
             wording.usd_cell(team.spend.usd, told.spend.usd),
+            *_unknown_cell(told, team),
             _share(console, team.utilisation, team.basis),
             wording.percent(team.target),
             said.standing(team),
@@ -176,7 +187,8 @@ def _runs(console: Console, told: Finance) -> None:
     if len(told.runs) < 2:
         return
     table = _table(
-        "run", wording.currency(), "useful", "per useful h", "lost mostly to", left=("run", "lost mostly to")
+        *("run", wording.currency(), "useful", *_unknown_heading(told), "per useful h", "lost mostly to"),
+        left=("run", "lost mostly to"),
     )
     labels = {cause.key: cause.label for cause in told.causes}
     for run in told.runs[:RUNS_SHOWN_MAX]:
@@ -185,6 +197,7 @@ def _runs(console: Console, told: Finance) -> None:
             printable(wording.run_label(run.run, run.name, NAME_CHARS_MAX)),
             wording.usd_cell(run.spend.usd, told.spend.usd),
             _share(console, run.useful_share, run.basis),
+            *_unknown_cell(told, run),
             wording.usd_cell(run.usd_per_useful_gpu_hour, 0.0),
             labels[most].lower() if run.causes[most].gpu_ns else wording.UNKNOWN,
         )
@@ -204,22 +217,22 @@ def _trend(console: Console, told: Finance) -> None:
         line = Text("useful share  ").append(_spark(stretches), style="green")
         console.print(line, no_wrap=True, overflow="crop")
     console.print(said.rise(told.trend.rise))
-    if target := said.goodput_target(told):
-        console.print(target)
+    for sentence in filter(None, (said.left_out(told), said.goodput_target(told))):
+        console.print(sentence)
     console.print()
 
 
 def _spark(stretches: Sequence[SpendStretch]) -> str:
-    """The useful share over time, a cell for each few stretches; blank if nothing was paid for."""
+    """The useful share over time, a cell for each few stretches; blank if nothing is known."""
     grouped = -(-len(stretches) // SPARK_CELLS_MAX)
     cells = []
     for first in range(0, len(stretches), grouped):
         group = stretches[first : first + grouped]
-        paid, useful = (
-            sum(one.paid_gpu_ns for one in group),
+        known, useful = (
+            sum(one.known_gpu_ns for one in group),
             sum(one.useful_gpu_ns for one in group),
         )
-        cells.append(_SPARKS[1 + round((len(_SPARKS) - 2) * useful / paid)] if paid else _SPARKS[0])
+        cells.append(_SPARKS[1 + round((len(_SPARKS) - 2) * useful / known)] if known else _SPARKS[0])
     return "".join(cells)
 
 
@@ -274,6 +287,15 @@ def _table(*headings: str, left: tuple[str, ...] = ()) -> Table:
     """A table of figures. The first column, and those in `left`, hold words, which may wrap."""
     words = (headings[0], *left)
     return table(*(Column(heading) if heading in words else figure(heading) for heading in headings))
+
+
+def _unknown_heading(told: Finance) -> tuple[str, ...]:
+    """The heading of the column for what is not known; none if that is next to nothing."""
+    return ("not known",) if said.has_unknown(told) else ()
+
+
+def _unknown_cell(told: Finance, of: Balance) -> tuple[str, ...]:
+    return (wording.usd_cell(of.unknown.usd, told.spend.usd),) if said.has_unknown(told) else ()
 
 
 def _share(console: Console, share: float | None, basis: str) -> str:

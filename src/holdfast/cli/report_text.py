@@ -192,7 +192,7 @@ def _goodput(told: Report) -> str:
 
 def _ettr(told: Report) -> str:
     ettr = told.ettr
-    if ettr.sliding is None and ettr.cumulative is not None:
+    if ettr.sliding is ettr.sliding_min is None and ettr.cumulative is not None:
         return _ratio(ettr.cumulative)
     window = f"over {wording.duration(ettr.sliding_window_ns)}"
     return (

@@ -13,6 +13,7 @@ from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.cli.windows import reading
 from holdfast.economics.pricing.listing import Listed, listed
+from holdfast.ledger.split import unknown_matters
 from holdfast.record.runs import simulated_runs
 
 RUN_CHARS_MAX = 40
@@ -51,10 +52,12 @@ def command(prices_path: Path | None, store_url: str | None, as_json: bool) -> N
 def _show(runs: Sequence[Listed], now_ns: int) -> None:
     names = [printable(wording.run_label(one.run, one.name, RUN_CHARS_MAX)) for one in runs]
     width = max(len("run"), *map(len, names))
-    rows = [_cells(one, now_ns) for one in runs]
-    headings = ("last event", "outcome", "span", "GPU-hours", "useful", wording.currency())
+    has_unknown = any(unknown_matters(one.unknown_share or 0.0, 1) for one in runs)
+    rows = [_cells(one, now_ns, has_unknown=has_unknown) for one in runs]
+    unknown = ("not known",) if has_unknown else ()
+    headings = ("last event", "outcome", "span", "GPU-hours", "useful", *unknown, wording.currency())
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    aligned = ("<", "<", "<", ">", ">", ">")
+    aligned = ("<", "<", "<", *(">" for _ in headings[3:]))
     for name, cells in zip(("run", *names), (headings, *rows), strict=True):
         told = "  ".join(
             f"{cell:{side}{wide}}" for cell, side, wide in zip(cells, aligned, widths, strict=True)
@@ -70,7 +73,7 @@ def _show(runs: Sequence[Listed], now_ns: int) -> None:
         )
 
 
-def _cells(one: Listed, now_ns: int) -> tuple[str, ...]:
+def _cells(one: Listed, now_ns: int, *, has_unknown: bool) -> tuple[str, ...]:
     cost, useful = wording.UNKNOWN, wording.percent(one.useful_share)
     if one.simulated:
         cost = "simulated"
@@ -83,6 +86,7 @@ def _cells(one: Listed, now_ns: int) -> tuple[str, ...]:
         wording.duration(one.last_ns - one.first_ns),
         f"{one.gpu_hours:,.1f}",
         f"{ASSUMED}{useful}" if one.useful_basis and one.useful_share else useful,
+        *((wording.percent(one.unknown_share),) if has_unknown else ()),
         cost,
     )
 

@@ -8,11 +8,13 @@ from rich.table import Column, Table
 from holdfast import wording
 from holdfast.cli.tables import table
 from holdfast.cli.terminal import printable
+from holdfast.ledger.categories import Category
+from holdfast.ledger.split import LOSSES
 from holdfast.twin.sweep import Comparison, Spread, Summary
+from holdfast.wording.units import HOUR_NS
 
 LOSSES_SHOWN_MAX = 5
 """How many of a policy's largest losses are shown; `--json` has all."""
-_KEPT = ("useful",)
 
 
 def show(compared: Comparison) -> None:
@@ -28,6 +30,7 @@ def show(compared: Comparison) -> None:
     console.print(f"Expected at its failure rates: {expected} interruptions\n", markup=False, soft_wrap=True)
     console.print(_table(compared), "")
     for summary in compared.policies:
+        console.print(f"{summary.policy}: {_three(summary)}.", markup=False, soft_wrap=True)
         console.print(f"{summary.policy} loses most to {_losses(summary)}.", markup=False, soft_wrap=True)
     console.print()
     if compared.is_exact:
@@ -48,7 +51,7 @@ def _table(compared: Comparison) -> Table:
     """A line for each policy: the median of its runs, and P10 and P90."""
     # Headings have short lines, so that the table fits a terminal of 80 columns.
     money = (f"{wording.currency()}\n{what}" for what in ("lost", "saved"))
-    headings = ("interrupted", "effective\ntime", "useful\nof paid", "GPU-h\nlost", *money)
+    headings = ("interrupted", "effective\ntime", "useful\nof known", "GPU-h\nlost", *money)
     lines = table("", *(Column(heading, justify="right") for heading in headings))
     for number, one in enumerate(compared.policies):
         cells = _cells(one, with_saved=number > 0)
@@ -88,8 +91,17 @@ def _three_figures(value: float) -> str:
     return f"{float(f'{value:.3g}'):g}"
 
 
+def _three(summary: Summary) -> str:
+    """What was paid for, the mean of the runs: useful, lost and not known."""
+    parts = summary.partition_gpu_hours
+    lost = sum(parts[category.key] for category in LOSSES)
+    hours = parts[Category.USEFUL.key], lost, parts[Category.UNATTRIBUTED.key]
+    useful, lost_gpu_ns, unknown = (round(part * HOUR_NS) for part in hours)
+    return wording.Amounts(useful + lost_gpu_ns + unknown).three(useful, lost_gpu_ns, unknown)
+
+
 def _losses(summary: Summary) -> str:
-    parts = [(hours, key) for key, hours in summary.partition_gpu_hours.items() if key not in _KEPT]
+    parts = [(summary.partition_gpu_hours[category.key], category.key) for category in LOSSES]
     total = sum(hours for hours, _ in parts) or 1.0
     largest = sorted(parts, reverse=True)[:LOSSES_SHOWN_MAX]
     named = [

@@ -89,19 +89,24 @@ def bar(css: str, share: float, line: float | None = None) -> Markup:
 
 
 def money(trend: Trend) -> Markup:
-    """The spend up to each moment, and the useful part of it."""
+    """The spend up to each moment, the known part of it, and the useful part."""
     stretches = trend.stretches
     spent = list(accumulate((one.spend_usd for one in stretches), initial=0.0))
+    known = list(accumulate((one.told_usd for one in stretches), initial=0.0))
     useful = list(accumulate((one.useful_usd for one in stretches), initial=0.0))
     levels = _money_levels(spent[-1])
     plot = PlotArea(height=MONEY_HEIGHT, value_max=max(levels[-1], spent[-1]))
     edges = _edges(stretches)
-    areas = Markup('<path class="mark c-spent" d="{}"/><path class="mark c-useful" d="{}"/>').format(
-        _area(plot, edges, spent), _area(plot, edges, useful)
+    layers = {"c-unattributed": spent, "c-spent": known, "c-useful": useful}
+    areas = joined(
+        Markup('<path class="mark {}" d="{}"/>').format(css, _area(plot, edges, values))
+        for css, values in layers.items()
+        if css != "c-unattributed" or has_unknown(trend)
     )
     titles = [
         f"Until {wording.moment(one.to_ns)}: {wording.usd(total)} spent, {wording.usd(part)} of it useful"
-        for one, total, part in zip(stretches, spent[1:], useful[1:], strict=True)
+        + (f", {wording.usd(total - told)} not known" if has_unknown(trend) else "")
+        for one, total, told, part in zip(stretches, spent[1:], known[1:], useful[1:], strict=True)
     ]
     inside = areas + _columns(plot, edges, titles)
     label = "Spend and useful spend up to each moment"
@@ -109,12 +114,17 @@ def money(trend: Trend) -> Markup:
     return _with_scale(_money_scale(plot, levels), drawn)
 
 
+def has_unknown(trend: Trend) -> bool:
+    """Whether it is not known, or not yet, what some of the spend brought."""
+    return any(one.unknown_gpu_ns or one.accrued_usd for one in trend.stretches)
+
+
 def hourly(trend: Trend) -> Markup:
     """The cost of a useful GPU-hour in each stretch, with the best part's cost as a line across."""
     stretches = trend.stretches
     costs = [one.told_usd / _useful_hours([one]) if one.useful_gpu_ns else None for one in stretches]
     known = [cost for cost in costs if cost is not None]
-    top = COSTLY_MAX * sum(one.spend_usd for one in stretches) / _useful_hours(stretches)
+    top = COSTLY_MAX * sum(one.told_usd for one in stretches) / _useful_hours(stretches)
     levels = _money_levels(min(top, max(known, default=top)))
     plot = PlotArea(height=HOURLY_HEIGHT, value_max=levels[-1])
     edges = _edges(stretches)
@@ -131,11 +141,11 @@ def hourly(trend: Trend) -> Markup:
 
 
 def goodput(trend: Trend, target: float | None) -> Markup:
-    """The useful share of the GPU-time in each stretch, with the target as a line across."""
+    """The useful share of the known GPU-time in each stretch, with the target as a line across."""
     stretches = trend.stretches
     plot = PlotArea(height=HOURLY_HEIGHT, value_max=100.0)
     edges = _edges(stretches)
-    shares = [100 * one.useful_gpu_ns / one.paid_gpu_ns if one.paid_gpu_ns else None for one in stretches]
+    shares = [100 * one.useful_gpu_ns / one.known_gpu_ns if one.known_gpu_ns else None for one in stretches]
     bars = [
         None
         if share is None
@@ -144,7 +154,7 @@ def goodput(trend: Trend, target: float | None) -> Markup:
     ]
     titles = [
         f"{wording.span(one.from_ns, one.to_ns)}: "
-        + ("nothing accounted for" if share is None else f"{share:.1f} % useful")
+        + ("nothing is known" if share is None else f"{share:.1f} % useful")
         for one, share in zip(stretches, shares, strict=True)
     ]
     inside = _bars(plot, edges, bars) + _columns(plot, edges, titles)
@@ -156,8 +166,8 @@ def goodput(trend: Trend, target: float | None) -> Markup:
 
 def _hourly_title(stretch: SpendStretch, cost: float | None) -> str:
     when = wording.span(stretch.from_ns, stretch.to_ns)
-    if cost is None and stretch.accrued_usd:
-        return f"{when}: {wording.usd(stretch.spend_usd)} spent, not accounted for yet"
+    if cost is None and not stretch.known_gpu_ns and (stretch.accrued_usd or stretch.unknown_usd):
+        return f"{when}: {wording.usd(stretch.spend_usd)} spent, not known what it brought"
     if cost is None:
         return f"{when}: {wording.usd(stretch.spend_usd)} spent, nothing useful"
     return f"{when}: {wording.usd(cost)} for a useful GPU-hour"

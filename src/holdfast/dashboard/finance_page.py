@@ -32,6 +32,7 @@ def render(told: Finance) -> str:
     hidden = told.runs[RUNS_SHOWN_MAX:]
     causes = [cause for cause in told.causes if cause.gpu_ns]
     owned = told.own_or_rent
+    spend = told.spend.usd
     has_course = told.spend.usd > 0 and len(told.trend.stretches) > 1
     return _template().render(
         version=__version__,
@@ -43,8 +44,9 @@ def render(told: Finance) -> str:
         cause_max=max((cause.share or 0.0 for cause in causes), default=0.0) or 1.0,
         whole=finance_charts.strip(
             [
-                (charts.css_class(Category.USEFUL), told.useful_share or 0.0),
+                (charts.css_class(Category.USEFUL), told.useful.usd / spend if spend else 0.0),
                 *((_colour(cause), cause.share or 0.0) for cause in causes),
+                (charts.css_class(Category.UNATTRIBUTED), told.unknown.usd / spend if spend else 0.0),
             ]
         ),
         money=finance_charts.money(told.trend) if has_course else "",
@@ -52,6 +54,7 @@ def render(told: Finance) -> str:
         goodput=finance_charts.goodput(told.trend, _target(told))
         if has_course and told.useful.gpu_ns
         else "",
+        has_unknown=finance_charts.has_unknown(told.trend),
         target=_target(told),
         choice=finance_charts.choice(owned) if owned else "",
         yearly_max=max(part.usd for part in owned.yearly) or 1.0 if owned else 1.0,

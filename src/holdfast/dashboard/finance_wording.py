@@ -3,11 +3,12 @@
 from holdfast import wording
 from holdfast.economics.finance.budget import BudgetLine, RunForecast
 from holdfast.economics.finance.ownership import GUESS, MONTHS_PER_YEAR, OwnOrRent, Terms
-from holdfast.economics.finance.statement import Finance, IncidentShare, TeamSpend, Transfer
+from holdfast.economics.finance.statement import Balance, Finance, IncidentShare, TeamSpend, Transfer
 from holdfast.economics.finance.trend import PARTS, Rise, Verdict
-from holdfast.economics.finance.wastes import Waste
+from holdfast.economics.finance.wastes import UnknownSpend, Waste
 from holdfast.economics.pricing.prices import Priced
 from holdfast.ledger.counts import MovedFor
+from holdfast.ledger.split import unknown_matters
 from holdfast.wording.units import HOUR_NS
 
 NO_TEAM = "no team named"
@@ -44,19 +45,41 @@ def headline(told: Finance) -> str:
     if not told.spend.gpu_ns:
         return "Nothing is recorded to have been paid for in this time."
     if told.useful_share is None:
-        return f"{wording.usd(told.spend.usd)} spent, and nothing recorded says on what."
+        return f"{wording.usd(told.spend.usd)} spent, and nothing recorded says what it brought."
     spent, lost = wording.usd(told.spend.usd), wording.usd(told.waste.usd)
-    if told.accrued.gpu_ns:
-        known = wording.usd(told.spend.usd - told.accrued.usd)
+    if told.accrued.gpu_ns or has_unknown(told):
+        known = wording.usd(told.useful.usd + told.waste.usd)
         useful = wording.resting(f"{wording.percent(told.useful_share)} was useful", told.basis)
-        return f"{spent} spent. Of the {known} accounted for, {useful}, {lost} was not."
+        return f"{spent} spent. Of the {known} that is known, {useful}, {lost} lost."
     useful = wording.resting(f"{wording.percent(told.useful_share)} of it useful", told.basis)
-    return f"{spent} spent, {useful}, {lost} not."
+    return f"{spent} spent, {useful}, {lost} lost."
+
+
+def has_unknown(of: Balance) -> bool:
+    """Whether so much of it is not known that a reader must be told."""
+    return unknown_matters(of.unknown.gpu_ns, of.spend.gpu_ns)
+
+
+def unknown(told: Finance) -> str:
+    """The spend that is not known, and the useful share with it; empty if that is next to nothing."""
+    if not has_unknown(told) or told.useful_share is None or told.useful_share_bounds is None:
+        return ""
+    with_it = wording.between(told.useful_share_bounds)
+    return (
+        f"{wording.usd(told.unknown.usd)} is not known to be useful or lost: with it, {with_it} was useful."
+    )
+
+
+def silence(found: UnknownSpend) -> str:
+    """Spend that is not known, its place, and which line would tell."""
+    run = wording.run_label(found.run, found.run_name, 60)
+    spent = f"{wording.usd(found.amount.usd)}, mostly in {run}: {found.label}"
+    return f"{spent}. {found.todo}"
 
 
 def whole(told: Finance) -> str:
     """The name of the whole that shares refer to."""
-    return "what is accounted for" if told.accrued.gpu_ns else "the spend"
+    return "what is known" if told.accrued.gpu_ns or has_unknown(told) else "the spend"
 
 
 def hourly(told: Finance) -> str:
@@ -113,11 +136,14 @@ def forecast(found: RunForecast) -> str:
 
 def goodput_target(told: Finance) -> str:
     """The goodput of all runs against its target."""
-    target, paid = told.prices.goodput_target, told.spend.gpu_ns - told.accrued.gpu_ns
-    if target is None or not paid or told.useful_share is None:
+    target, known = told.prices.goodput_target, told.useful.gpu_ns + told.waste.gpu_ns
+    if target is None or not known or told.useful_share is None:
         return ""
-    goodput = told.useful.gpu_ns / paid
-    stands = f"Goodput was {wording.percent(goodput)}, the target is {wording.percent(target.value)}"
+    goodput = told.useful.gpu_ns / known
+    of_known = " of what is known" if has_unknown(told) else ""
+    stands = (
+        f"Goodput was {wording.percent(goodput)}{of_known}, the target is {wording.percent(target.value)}"
+    )
     return (
         f"{stands}: {100 * (target.value - goodput):.1f} points below."
         if goodput < target.value
@@ -139,8 +165,17 @@ def team(spend: TeamSpend) -> str:
 def standing(spend: TeamSpend) -> str:
     """How a team stands against its target."""
     if spend.standing == "below" and spend.target is not None and spend.utilisation is not None:
-        return f"{100 * (spend.target - spend.utilisation):.1f} points below"
-    return {"no target": wording.UNKNOWN, "unknown": "not known"}.get(spend.standing, spend.standing)
+        of_known = ", of what is known" if has_unknown(spend) else ""
+        return f"{100 * (spend.target - spend.utilisation):.1f} points below{of_known}"
+    standing = {"no target": wording.UNKNOWN, "unknown": "not known"}.get(spend.standing, spend.standing)
+    return f"{standing}, of what is known" if standing == "met" and has_unknown(spend) else standing
+
+
+def left_out(told: Finance) -> str:
+    """What the comparison of spend with progress leaves out; empty if that is next to nothing."""
+    if not has_unknown(told):
+        return ""
+    return f"Left out: {wording.usd(told.unknown.usd)} of which it is not known what it brought."
 
 
 def verdict(found: Rise) -> str:

@@ -16,7 +16,7 @@ from holdfast import __version__, wording
 from holdfast.dashboard import charts, simulation_charts
 from holdfast.dashboard.template import template
 from holdfast.economics.pricing.prices import GIVEN
-from holdfast.ledger.categories import Category
+from holdfast.ledger.split import LOSSES
 from holdfast.twin.sweep import QUANTILES, Comparison, Spread, Summary
 from holdfast.wording.units import HOUR_NS, HOURS_PER_DAY
 
@@ -24,8 +24,6 @@ LOSSES_NAMED_MAX = 3
 """How many of a policy's losses are named under its bar."""
 LOSS_SHARE_NAMED_MIN = 0.05
 """A smaller share of a policy's loss is not named there; the table has it."""
-
-_LOSSES = tuple(category for category in Category if category != Category.USEFUL)
 
 
 MONEY = "money"
@@ -43,9 +41,11 @@ class _Figure(msgspec.Struct, frozen=True):
 
 _FIGURES = (
     _Figure("effective_time", "Effective time", "of the time in the run", "%"),
-    _Figure("goodput", "Useful", "of what was paid for", "%"),
+    _Figure("goodput", "Useful", "of what is known", "%"),
     _Figure("paid_gpu_hours", "Paid", "the job’s nodes and the spares", "GPU-hours"),
+    _Figure("useful_gpu_hours", "Useful", "in steps that count", "GPU-hours"),
     _Figure("lost_gpu_hours", "Lost", "paid for and not useful", "GPU-hours"),
+    _Figure("unknown_gpu_hours", "Not known", "steps that the end cuts off", "GPU-hours"),
     _Figure("cost_usd", "Lost", "what these GPU-hours cost", MONEY),
     _Figure("saved_gpu_hours", "Saved", "against the first policy", "GPU-hours"),
     _Figure("saved_usd", "Saved", "against the first policy", MONEY),
@@ -81,7 +81,7 @@ def render(compared: Comparison) -> str:
         ),
         bars=[_bar(one, max(map(_lost_gpu_hours, compared.policies))) for one in compared.policies],
         rows=[_row(figure, compared.policies) for figure in _FIGURES],
-        lost=[c for c in _LOSSES if any(one.partition_gpu_hours[c.key] for one in compared.policies)],
+        lost=[c for c in LOSSES if any(one.partition_gpu_hours[c.key] for one in compared.policies)],
         inexact=[one.policy for one in compared.policies if not one.is_exact],
     )
 
@@ -100,7 +100,7 @@ def _best(compared: Comparison) -> Summary:
 def _bar(policy: Summary, whole_gpu_hours: float) -> dict[str, object]:
     """The losses of a policy, as the mean of its runs. share: of the paid GPU-hours."""
     lost = _lost_gpu_hours(policy)
-    parts = {category.key: _gpu_ns(policy.partition_gpu_hours[category.key]) for category in _LOSSES}
+    parts = {category.key: _gpu_ns(policy.partition_gpu_hours[category.key]) for category in LOSSES}
     return {
         "policy": policy,
         "lost_gpu_hours": lost,
@@ -112,14 +112,14 @@ def _bar(policy: Summary, whole_gpu_hours: float) -> dict[str, object]:
 
 def _largest(policy: Summary, lost_gpu_hours: float) -> str:
     """The largest losses in words: `starting 37.1 %, recomputed 33.9 %`."""
-    losses = sorted(_LOSSES, key=lambda category: -policy.partition_gpu_hours[category.key])
+    losses = sorted(LOSSES, key=lambda category: -policy.partition_gpu_hours[category.key])
     shares = [(c.label, policy.partition_gpu_hours[c.key] / (lost_gpu_hours or 1.0)) for c in losses]
     named = [(label, share) for label, share in shares if share >= LOSS_SHARE_NAMED_MIN]
     return ", ".join(f"{label} {wording.percent(share)}" for label, share in named[:LOSSES_NAMED_MAX])
 
 
 def _lost_gpu_hours(policy: Summary) -> float:
-    return sum(policy.partition_gpu_hours[category.key] for category in _LOSSES)
+    return sum(policy.partition_gpu_hours[category.key] for category in LOSSES)
 
 
 def _gpu_ns(gpu_hours: float) -> int:

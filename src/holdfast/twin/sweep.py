@@ -31,8 +31,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     interruptions   failures that stopped it, without planned stops
     effective_time  the share of the time in the run spent in kept steps (the ledger's ETTR)
-    goodput         the useful share of everything paid for, spares included
-    lost_gpu_hours  paid for and not useful; cost_usd: their price
+    goodput         the useful share of everything paid for that is known, spares included
+    lost_gpu_hours  known to be lost; cost_usd: their price. With useful_ and unknown_gpu_hours they sum to
+                    paid_gpu_hours
     is_exact        whether the ledger of its events agrees with the simulation's own sums to the nanosecond
     """
 
@@ -46,7 +47,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     effective_time: float
     goodput: float
     paid_gpu_hours: float
+    useful_gpu_hours: float
     lost_gpu_hours: float
+    unknown_gpu_hours: float
     cost_usd: float
     partition: dict[str, int]
     is_exact: bool
@@ -55,8 +58,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 def play(task: Task) -> Figures:
     outcome = simulate(task.study, task.policy, task.seed)
     told = outcome.report
-    paid_gpu_ns, useful_gpu_ns = told.paid_gpu_ns, told.partition[Category.USEFUL.key]
-    lost_gpu_hours = (paid_gpu_ns - useful_gpu_ns) / HOUR_NS
+    split = told.split
+    lost_gpu_hours = split.lost_gpu_ns / HOUR_NS
     return Figures(
         policy=task.policy.name,
         seed=task.seed,
@@ -67,8 +70,10 @@ def play(task: Task) -> Figures:
         rolled_back_steps=outcome.rolled_back_steps,
         effective_time=told.ettr.cumulative or 0.0,
         goodput=told.goodput.total or 0.0,
-        paid_gpu_hours=paid_gpu_ns / HOUR_NS,
+        paid_gpu_hours=split.paid_gpu_ns / HOUR_NS,
+        useful_gpu_hours=split.useful_gpu_ns / HOUR_NS,
         lost_gpu_hours=lost_gpu_hours,
+        unknown_gpu_hours=split.unknown_gpu_ns / HOUR_NS,
         cost_usd=lost_gpu_hours * task.study.usd_per_gpu_hour,
         partition=told.partition,
         is_exact=outcome.is_exact,
@@ -102,7 +107,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     effective_time: Spread
     goodput: Spread
     paid_gpu_hours: Spread
+    useful_gpu_hours: Spread
     lost_gpu_hours: Spread
+    unknown_gpu_hours: Spread
     cost_usd: Spread
     saved_gpu_hours: Spread
     saved_usd: Spread

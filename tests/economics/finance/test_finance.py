@@ -16,10 +16,10 @@ from holdfast.economics.finance.ownership import OwnOrRent, Terms
 from holdfast.economics.finance.statement import Finance
 from holdfast.economics.pricing.prices import DEFAULTS, Priced, Prices, exactly
 from holdfast.economics.pricing.spending import CAUSES, Amount
-from holdfast.ledger.categories import Category
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.report import Report
 from holdfast.ledger.reporting import report
+from holdfast.ledger.split import LOSSES
 from holdfast.ledger.window import Window, accruing, standing, within
 from holdfast.record.events import (
     AnyEvent,
@@ -141,8 +141,9 @@ def test_whatever_it_is_divided_by_it_sums_to_what_was_spent(runs: list[Story]) 
     read = told(*runs)
     paid_gpu_ns = sum(story.reported().paid_gpu_ns for story in runs)
     assert read.spend.gpu_ns == paid_gpu_ns
-    assert read.useful.gpu_ns + read.waste.gpu_ns == paid_gpu_ns
-    assert read.useful.gpu_ns + sum(cause.gpu_ns for cause in read.causes) == paid_gpu_ns
+    assert read.useful.gpu_ns + read.waste.gpu_ns + read.unknown.gpu_ns == paid_gpu_ns
+    assert sum(cause.gpu_ns for cause in read.causes) == read.waste.gpu_ns
+    assert sum(silence.amount.gpu_ns for silence in read.silences) == read.unknown.gpu_ns
     assert sum(run.spend.gpu_ns for run in read.runs) == paid_gpu_ns
     assert sum(team.spend.gpu_ns for team in read.teams) == paid_gpu_ns
     assert sum(team.useful.gpu_ns for team in read.teams) == read.useful.gpu_ns
@@ -165,7 +166,7 @@ def test_money_is_computed_once_and_sums_as_well(runs: list[Story]) -> None:
     )
     assert read.spend.usd == float(exact)
     for parts in (
-        [read.useful.usd, *(cause.usd for cause in read.causes)],
+        [read.useful.usd, *(cause.usd for cause in read.causes), read.unknown.usd],
         [run.spend.usd for run in read.runs],
         [team.spend.usd for team in read.teams],
         [one.spend_usd for one in read.trend.stretches],
@@ -187,9 +188,9 @@ def test_a_window_has_what_lies_in_it(runs: list[Story], data: st.DataObject) ->
     assert read.useful.gpu_ns == sum(one.get("useful", 0) for one in course.buckets[bucket:])
 
 
-def test_every_category_but_useful_has_one_cause() -> None:
+def test_every_category_of_losses_has_one_cause() -> None:
     covered = [category for cause in CAUSES for category in cause.categories]
-    assert sorted(covered) == [category for category in Category if category != Category.USEFUL]
+    assert sorted(covered) == list(LOSSES)
     assert len({cause.key for cause in CAUSES}) == len(CAUSES)
 
 
@@ -383,13 +384,13 @@ def test_what_is_accrued_is_no_measure_of_what_was_useful() -> None:
     known = accruing(story.reported(span_ns=(0, now_ns), prices=at(2.0)), now_ns)
     read = finance([known], at(2.0), FinanceQuestion(now_ns=now_ns, terms=Terms()))
     assert (read.spend.usd, read.accrued.usd, read.useful.usd) == (192.0, 176.0, 16.0)
-    assert read.point_usd == pytest.approx(0.16)  # a hundredth of the 8 GPU-hours that are accounted for
+    assert read.point_usd is None  # nothing is known to be lost
     assert owned(read).terms.goodput.value == 1.0
     assert sum(one.spend_usd for one in read.trend.stretches) == pytest.approx(192.0)
     assert sum(one.told_usd for one in read.trend.stretches) == pytest.approx(16.0)
     assert {one.useful_gpu_ns for one in read.trend.stretches if not one.paid_gpu_ns} == {0}
     assert read.trend.rise.verdict != "yes"  # an unknown result does not mean no result
-    said = "192.00 USD spent. Of the 16.00 USD accounted for, 100.0 % was useful"
+    said = "192.00 USD spent. Of the 16.00 USD that is known, 100.0 % was useful"
     assert headline(read).startswith(said)
 
 

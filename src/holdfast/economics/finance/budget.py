@@ -105,7 +105,10 @@ def run_forecasts(pricing: Iterable[Pricing], now_ns: int) -> tuple[RunForecast,
 def _run_forecast(pricing: Pricing, planned_steps: int, now_ns: int) -> RunForecast:
     """The forecast of one run. Its progress since the last event is unknown, so its steps to go begin now."""
     report, end_ns, to_go_usd = pricing.report, None, None
-    steps, elapsed_ns = report.counts.steps, report.last_ns - report.first_ns
+    steps, known = report.counts.steps, report.split.known_share
+    elapsed_ns = report.last_ns - report.first_ns
+    if known is not None:
+        elapsed_ns = round(elapsed_ns * known)  # in the rest it may have made as many steps, or none
     if report.accrued is not None and steps > 0:
         to_go = max(0, planned_steps - report.steps_kept)
         end_ns = now_ns + to_go * elapsed_ns // steps

@@ -17,7 +17,7 @@ from holdfast.economics.finance.budget import budget_lines, run_forecasts
 from holdfast.economics.finance.invoice import invoice
 from holdfast.economics.finance.ownership import POINT, OwnOrRent, Terms, compare
 from holdfast.economics.finance.trend import SpendStretch, edges_ns, trend
-from holdfast.economics.finance.wastes import wastes
+from holdfast.economics.finance.wastes import unknowns, wastes
 from holdfast.economics.pricing.months import Month, month_at, months_between
 from holdfast.economics.pricing.prices import Priced, Prices
 from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing, price_changes
@@ -28,6 +28,7 @@ from holdfast.ledger.categories import NOT_SCHEDULED, Category
 from holdfast.ledger.counts import MovedBytes, MovedFor
 from holdfast.ledger.opinions import says_slow
 from holdfast.ledger.report import IncidentReport, Report
+from holdfast.ledger.split import bounds, share
 from holdfast.ledger.window import Window, fell_silent, part_between
 from holdfast.wording import many
 from holdfast.wording.units import DAY_NS, HOUR_NS
@@ -122,6 +123,7 @@ class _Reader:
             point_usd=self._point_usd(),
             causes=self._causes(),
             wastes=wastes(self.bill, self.by_run, self.names),
+            silences=unknowns(self.bill, self.by_run, self.names),
             months=tuple(self._month(month) for month in self.months),
             budgets=budget_lines(
                 self.prices,
@@ -148,7 +150,7 @@ class _Reader:
     def _run(self, report: Report) -> statement.RunSpend:
         bill = self.by_run[report.run]
         return statement.RunSpend(
-            **{**_balance(bill, ()), "basis": report.basis},
+            **{**_balance(bill, (report,)), "basis": report.basis},
             run=report.run,
             name=report.name,
             team=report.team,
@@ -191,12 +193,13 @@ class _Reader:
         is_open = forecast is not None and forecast.name == month.name
         to_come = sum(self.to_come.values(), Fraction())
         runs = {one.run for one, charge in self.charges if month.from_ns <= charge.from_ns < month.to_ns}
+        reports = [report for report in self.reports if report.run in runs]
         return statement.MonthSpend(
             month=month.name,
             from_ns=month.from_ns,
             to_ns=month.to_ns,
-            **_balance(bill, (report for report in self.reports if report.run in runs)),
-            goodput=_goodput(bill),
+            **_balance(bill, reports),
+            goodput=_goodput(bill, reports),
             budget_usd=self.prices.budget.value if self.prices.budget else None,
             forecast_usd=bill.total().usd + float(to_come) if is_open else None,
         )
@@ -277,13 +280,13 @@ class _Reader:
 
     def _team(self, team: str, reports: list[Report]) -> statement.TeamSpend:
         bill = self._bill_of(reports)
-        target, utilisation, spend = self.prices.team_targets.get(team), _goodput(bill), bill.total()
+        target, utilisation = self.prices.team_targets.get(team), _goodput(bill, reports)
         short: Amount | None = None
         standing: statement.Standing = "unknown" if target else "no target"
         if target and utilisation is not None:
-            wanted = Fraction(target.value) * bill.part(*Category).gpu_ns
-            short_gpu_ns = max(0, int(wanted) - bill.useful().gpu_ns)
-            short = Amount(gpu_ns=short_gpu_ns, usd=short_gpu_ns * spend.usd / spend.gpu_ns)
+            known = bill.known()
+            short_gpu_ns = max(0, int(Fraction(target.value) * known.gpu_ns) - bill.useful().gpu_ns)
+            short = Amount(gpu_ns=short_gpu_ns, usd=short_gpu_ns * known.usd / known.gpu_ns)
             standing = "below" if short_gpu_ns else "met"
         return statement.TeamSpend(
             **_balance(bill, reports),
@@ -310,11 +313,13 @@ class _Reader:
                 from_ns=from_ns,
                 to_ns=to_ns,
                 spend_usd=bill.total().usd,
-                paid_gpu_ns=bill.part(*Category).gpu_ns,
+                paid_gpu_ns=bill.known().gpu_ns + bill.unknown().gpu_ns,
                 useful_gpu_ns=bill.useful().gpu_ns,
                 useful_usd=bill.useful().usd,
                 timed=timed,
                 accrued_usd=bill.under(ACCRUED).usd,
+                unknown_gpu_ns=bill.unknown().gpu_ns,
+                unknown_usd=bill.unknown().usd,
             )
             for (from_ns, to_ns), bill, timed in zip(
                 pairwise(self.edges_ns), self.by_stretch, self._timed(), strict=True
@@ -368,19 +373,22 @@ class _Reader:
         )
 
     def _point_usd(self) -> float | None:
-        told, useful = self.bill.part(*Category), self.bill.useful()
-        return told.usd * POINT * told.gpu_ns / useful.gpu_ns if useful.gpu_ns else None
+        known, useful = self.bill.known(), self.bill.useful()
+        if not useful.gpu_ns or known.gpu_ns - useful.gpu_ns < POINT * known.gpu_ns:
+            return None
+        return known.usd * POINT * known.gpu_ns / useful.gpu_ns
 
     def _own_or_rent(self, terms: Terms) -> OwnOrRent:
-        """Own or rent, with the price of these runs' GPU-hours and the useful share of their time."""
+        """Own or rent, with the price of these runs' GPU-hours and the useful share of their known time."""
         prices = dict.fromkeys(self._run_price(report) for report in self.reports)
-        in_run = (category for category in Category if category not in NOT_SCHEDULED)
-        in_run_gpu_ns = self.bill.part(*in_run).gpu_ns
+        in_run = [category for category in Category if category not in NOT_SCHEDULED]
+        is_told = any(report.goodput.total is not None for report in self.reports)
         return compare(
             terms.completed(
                 rent=_mean(prices, self.bill.total(), "the mean of these runs"),
                 labour=self.prices.labour_usd_per_hour,
-                goodput=_share(self.bill.useful().gpu_ns, in_run_gpu_ns),
+                goodput=share(self.bill.useful().gpu_ns, self.bill.part(*in_run).gpu_ns) if is_told else None,
+                known=share(self.bill.known().gpu_ns, self.bill.known().gpu_ns + self.bill.unknown().gpu_ns),
             )
         )
 
@@ -394,7 +402,8 @@ class _Reader:
             )
         if silent := sum(report.paid_gpu_ns > 0 and report.goodput.total is None for report in reports):
             remarks.append(
-                f"{many(silent, 'run')} reported neither steps nor checkpoints: their spend is not explained."
+                f"{many(silent, 'run')} reported neither steps nor checkpoints: it is not known what their "
+                "spend brought."
             )
         remarks += [self._silence(report) for report in reports if fell_silent(report, now_ns)]
         remarks += filter(None, (pricing.overruled() for pricing in self.pricing.values()))
@@ -492,16 +501,20 @@ def _together(bills: Iterable[Bill]) -> Bill:
     return whole
 
 
-def _balance(bill: Bill, reports: Iterable[Report]) -> dict[str, Any]:
+def _balance(bill: Bill, reports: Sequence[Report]) -> dict[str, Any]:
     """The fields of `Balance`. reports: of the runs on the bill."""
-    useful, told = bill.useful(), bill.part(*Category)
+    useful, waste, unknown, known = bill.useful(), bill.waste(), bill.unknown(), bill.known()
     found = statement.Balance(
         spend=bill.total(),
         useful=useful,
-        waste=bill.waste(),
+        waste=waste,
+        unknown=unknown,
         accrued=bill.under(ACCRUED),
-        useful_share=_share_of(useful, told) if _is_told(bill) else None,
-        usd_per_useful_gpu_hour=usd_per_hour(told.usd, useful.gpu_ns),
+        useful_share=_share_of(useful, known) if _is_told(reports) else None,
+        useful_share_bounds=(
+            bounds(useful.usd, waste.usd, unknown.usd) or bounds(useful.gpu_ns, waste.gpu_ns, unknown.gpu_ns)
+        ),
+        usd_per_useful_gpu_hour=usd_per_hour(known.usd, useful.gpu_ns),
         basis=_basis(reports),
     )
     return msgspec.structs.asdict(found)
@@ -519,9 +532,9 @@ def _basis(reports: Iterable[Report]) -> str:
     return f"estimated ± {100 * unsure / useful:.1f} %" if unsure else ""
 
 
-def _is_told(bill: Bill) -> bool:
-    """Whether the record says what any of it was spent on."""
-    return bill.part(*Category).gpu_ns > bill.part(Category.UNATTRIBUTED).gpu_ns
+def _is_told(reports: Iterable[Report]) -> bool:
+    """Whether any of these runs reported what it did."""
+    return any(report.goodput.total is not None for report in reports)
 
 
 def _mean(prices: Collection[Priced], paid: Amount, source: str) -> Priced | None:
@@ -532,15 +545,11 @@ def _mean(prices: Collection[Priced], paid: Amount, source: str) -> Priced | Non
     return Priced(value=mean, assumed=any(price.assumed for price in prices), source=source)
 
 
-def _goodput(bill: Bill) -> float | None:
-    """The useful share of the accounted GPU-time; None if the record does not say."""
-    return _share(bill.useful().gpu_ns, bill.part(*Category).gpu_ns) if _is_told(bill) else None
+def _goodput(bill: Bill, reports: Iterable[Report]) -> float | None:
+    """The useful share of the known GPU-time; None if the record does not say."""
+    return share(bill.useful().gpu_ns, bill.known().gpu_ns) if _is_told(reports) else None
 
 
 def _share_of(part: Amount, whole: Amount) -> float | None:
     """The share of the money; if GPUs cost nothing, of their time."""
-    return part.usd / whole.usd if whole.usd > 0 else _share(part.gpu_ns, whole.gpu_ns)
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole > 0 else None
+    return part.usd / whole.usd if whole.usd > 0 else share(part.gpu_ns, whole.gpu_ns)

@@ -24,18 +24,22 @@ from holdfast.economics.pricing.rates import Kind
 from holdfast.economics.pricing.spending import CAUSES
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import Report
+from holdfast.ledger.split import Silence
 from holdfast.wording import run_label
 from holdfast.wording.units import HOUR_NS
 
 USEFUL = "useful"
+UNKNOWN = "unexplained"
 CENTS = 100
 LABELS = {
     USEFUL: "Useful training",
     **{cause.key: cause.label for cause in CAUSES},
+    UNKNOWN: "Not known",
     ACCRUED: "Accrued, still running",
 }
-_CAUSE_OF = {
+_CAUSE_OF: dict[str, str] = {
     **{category.key: cause.key for cause in CAUSES for category in cause.categories},
+    **dict.fromkeys(Silence, UNKNOWN),
     Category.USEFUL.key: USEFUL,
     ACCRUED: ACCRUED,
 }

@@ -11,7 +11,9 @@ from typing import Literal
 
 import msgspec
 
+from holdfast import wording
 from holdfast.economics.pricing.prices import KEY_LIKENESS_MIN, Priced, assumed, beyond, number
+from holdfast.ledger.split import unknown_matters
 from holdfast.record.errors import InputError, nearest
 
 HOURS_PER_YEAR = 8_766
@@ -54,13 +56,16 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     goodput: Priced = assumed(0.90, "Llama 3: more than 90 % effective training time")
     rent_goodput: Priced = assumed(0.90, "Llama 3: more than 90 % effective training time")
 
-    def completed(self, *, rent: Priced | None, labour: Priced, goodput: float | None) -> "Terms":
+    def completed(
+        self, *, rent: Priced | None, labour: Priced, goodput: float | None, known: float | None = 1.0
+    ) -> "Terms":
         """The terms with known values in place of assumed ones.
 
         rent: the present price of a GPU-hour, if any. labour: an hour of a person's work. goodput: as
-        measured. Rented machines are as good as owned ones unless the terms say otherwise.
+        measured, in the `known` share of the time. Rented machines are as good as owned ones unless the terms
+        say otherwise.
         """
-        known = {
+        settled = {
             "staff_usd_per_year": Priced(
                 value=labour.value * WORKING_HOURS_PER_YEAR,
                 assumed=labour.assumed,
@@ -68,10 +73,13 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
             ),
         }
         if rent is not None:
-            known["rent_usd_per_gpu_hour"] = rent
+            settled["rent_usd_per_gpu_hour"] = rent
         if goodput:
-            known["goodput"] = Priced(value=goodput, assumed=False, source=MEASURED)
-        unsaid = {key: value for key, value in known.items() if getattr(self, key).assumed}
+            of_known = ""
+            if known is not None and unknown_matters(1 - known, 1):
+                of_known = f", in the {wording.percent(known)} of their time that is known"
+            settled["goodput"] = Priced(value=goodput, assumed=False, source=MEASURED + of_known)
+        unsaid = {key: value for key, value in settled.items() if getattr(self, key).assumed}
         completed = msgspec.structs.replace(self, **unsaid)
         if not completed.rent_goodput.assumed:
             return completed

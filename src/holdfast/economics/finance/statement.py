@@ -13,7 +13,7 @@ from holdfast.economics.finance.budget import BudgetLine, RunForecast
 from holdfast.economics.finance.invoice import Invoice
 from holdfast.economics.finance.ownership import OwnOrRent
 from holdfast.economics.finance.trend import Trend
-from holdfast.economics.finance.wastes import Waste
+from holdfast.economics.finance.wastes import UnknownSpend, Waste
 from holdfast.economics.pricing.prices import Priced, Prices
 from holdfast.economics.pricing.spending import Amount
 from holdfast.ledger.counts import MovedFor
@@ -50,17 +50,22 @@ class CauseSpend(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Balance(msgspec.Struct, frozen=True, kw_only=True):
-    """The spend and its parts: useful, waste and accrued sum to spend.
+    """The spend and its parts: useful, waste, unknown and accrued sum to spend.
 
-    accrued: spend of running runs since their last event, whose result is not known yet. useful_share: of the
-    money that was not accrued. basis: what useful and waste are based on, if that is an estimate.
+    unknown: nothing recorded says what it brought. accrued: spend of running runs since their last event,
+    whose result is not known yet. useful_share: of useful and waste; None if the runs reported only that they
+    had GPUs. useful_share_bounds: if all of the unknown was lost, and if it was useful; None if nothing is
+    unknown. usd_per_useful_gpu_hour: useful and waste, over useful hours. basis: what useful and waste are
+    based on, if that is an estimate.
     """
 
     spend: Amount
     useful: Amount
     waste: Amount
+    unknown: Amount
     accrued: Amount
     useful_share: float | None
+    useful_share_bounds: tuple[float, float] | None
     usd_per_useful_gpu_hour: float | None
     basis: str = ""
 
@@ -68,7 +73,7 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
 class MonthSpend(Balance, frozen=True, kw_only=True):
     """A month's part of the window.
 
-    goodput: the useful share of the accounted GPU-time. forecast_usd: at the end of the month, if it is not
+    goodput: the useful share of the known GPU-time. forecast_usd: at the end of the month, if it is not
     over.
     """
 
@@ -98,8 +103,8 @@ class RunSpend(Balance, frozen=True, kw_only=True):
 class TeamSpend(Balance, frozen=True, kw_only=True):
     """One team's runs against its target.
 
-    utilisation: the useful share of its GPU-time, to which a target applies. short: the useful time missing
-    to the target.
+    utilisation: the useful share of its known GPU-time, to which a target applies. short: the useful time
+    missing to the target.
     """
 
     team: str
@@ -158,8 +163,8 @@ class DataMovement(msgspec.Struct, frozen=True, kw_only=True):
 class Finance(Balance, frozen=True, kw_only=True):
     """The whole statement, for the person responsible for the budget.
 
-    point_usd: the worth of one more point of useful share, at the cost of a useful GPU-hour.
-    own_or_rent: None unless requested.
+    point_usd: the worth of one more point of useful share, at the cost of a useful GPU-hour; None if less
+    than a point is lost. silences: the unknown by the line that would tell. own_or_rent: None unless asked.
     """
 
     first_ns: int
@@ -169,6 +174,7 @@ class Finance(Balance, frozen=True, kw_only=True):
     point_usd: float | None
     causes: tuple[CauseSpend, ...]
     wastes: tuple[Waste, ...]
+    silences: tuple[UnknownSpend, ...]
     months: tuple[MonthSpend, ...]
     budgets: tuple[BudgetLine, ...]
     forecasts: tuple[RunForecast, ...]

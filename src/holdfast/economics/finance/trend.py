@@ -1,10 +1,10 @@
 """Spend against progress over time, and whether spend rises faster than progress.
 
 Progress is counted in useful GPU-hours: kept steps at the reference rate of their run, so that runs of
-different models can be added. The time is cut into four parts of about equal spend; the last is compared with
-the best of the others. The effect of chance is estimated from how much the stretches of time within a part
-differ from each other. Stretches that one long step fills do not differ and count as one sample: no part has
-more samples than its steps were timed.
+different models can be added. Spend of which it is not known what it brought is left out. The time is cut
+into four parts of about equal spend; the last is compared with the best of the others. The effect of chance
+is estimated from how much the stretches of time within a part differ from each other. Stretches that one long
+step fills do not differ and count as one sample: no part has more samples than its steps were timed.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,8 @@ Verdict = Literal["yes", "no", "unknown"]
 class SpendStretch(msgspec.Struct, frozen=True, kw_only=True):
     """The spend between two moments, and its useful part. timed: as in `Course`.
 
-    accrued_usd: spend whose result is not known yet; not in `paid_gpu_ns`.
+    paid_gpu_ns: useful, lost and not known. accrued_usd: spend whose result is not known yet; not in
+    `paid_gpu_ns`. unknown_usd: spend of which nothing recorded says what it brought.
     """
 
     from_ns: int
@@ -47,14 +48,21 @@ class SpendStretch(msgspec.Struct, frozen=True, kw_only=True):
     useful_usd: float
     timed: int
     accrued_usd: float = 0.0
+    unknown_gpu_ns: int = 0
+    unknown_usd: float = 0.0
 
     @property
     def told_usd(self) -> float:
-        return self.spend_usd - self.accrued_usd
+        known_usd = self.spend_usd - self.accrued_usd - self.unknown_usd
+        return known_usd if self.known_gpu_ns else 0.0
+
+    @property
+    def known_gpu_ns(self) -> int:
+        return self.paid_gpu_ns - self.unknown_gpu_ns
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Several stretches together. spend_usd: without accrued spend."""
+    """Several stretches together. spend_usd: without accrued and unknown spend."""
 
     from_ns: int
     to_ns: int
@@ -104,7 +112,7 @@ def trend(stretches: Sequence[SpendStretch]) -> Trend:
 
 
 def _cut(stretches: Sequence[SpendStretch]) -> list[list[SpendStretch]]:
-    """Parts of about equal spend, without stretches in which nothing was spent."""
+    """Parts of about equal spend, without stretches in which nothing is known to have been spent."""
     spent = [stretch for stretch in stretches if stretch.told_usd > 0]
     whole, before = sum(stretch.told_usd for stretch in spent), 0.0
     parts: list[list[SpendStretch]] = [[] for _ in range(PARTS)]

@@ -1,4 +1,4 @@
-"""The costliest wastes, what to do about each, and the expected gain.
+"""The costliest wastes, what to do about each, and the expected gain; and what would tell what is not known.
 
 The gain is computed from the same accounts by a simple rule, which is shown; it is no promise. Without a
 rule, it is None.
@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.economics.pricing.spending import CAUSES, Amount, Bill
 from holdfast.ledger.categories import Category
+from holdfast.ledger.split import Silence
 
 WASTES_MAX = 5
 
@@ -64,10 +65,6 @@ REMEDIES: dict[str, Remedy] = {
     "planned": Remedy(
         todo="Nothing, unless evaluation takes longer than it needs to.", basis="wanted as it is"
     ),
-    "unexplained": Remedy(
-        todo="Record what the run does: a line in the training script, see docs/journal.md.",
-        basis="unknown until it is recorded",
-    ),
 }
 """By the cause's key, one for each."""
 
@@ -83,6 +80,37 @@ class Waste(msgspec.Struct, frozen=True, kw_only=True):
     todo: str
     bring_usd: float | None
     basis: str
+
+
+class UnknownSpend(msgspec.Struct, frozen=True, kw_only=True):
+    """Spend of which it is not known what it brought. run: the run with most of it. todo: what would tell."""
+
+    silence: Silence
+    label: str
+    amount: Amount
+    run: str
+    run_name: str
+    todo: str
+
+
+def unknowns(bill: Bill, by_run: Mapping[str, Bill], names: Mapping[str, str]) -> tuple[UnknownSpend, ...]:
+    """What is not known, by the line that would tell; the costliest first."""
+    told = []
+    for silence in Silence:
+        amount = bill.under(silence)
+        if amount.gpu_ns:
+            run = max(by_run, key=lambda run: (by_run[run].under(silence).gpu_ns, run))
+            told.append(
+                UnknownSpend(
+                    silence=silence,
+                    label=silence.label,
+                    amount=amount,
+                    run=run,
+                    run_name=names[run],
+                    todo=silence.remedy.replace("RUN", run),
+                )
+            )
+    return tuple(sorted(told, key=lambda one: (-one.amount.usd, -one.amount.gpu_ns)))
 
 
 def wastes(bill: Bill, by_run: Mapping[str, Bill], names: Mapping[str, str]) -> tuple[Waste, ...]:

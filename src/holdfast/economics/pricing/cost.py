@@ -14,11 +14,14 @@ from fractions import Fraction
 
 import msgspec
 
+from holdfast import wording
 from holdfast.economics.pricing import layers
 from holdfast.economics.pricing.prices import Priced, Prices
 from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing, price_changes
 from holdfast.ledger.categories import Category
+from holdfast.ledger.remarks import unknown_remarks
 from holdfast.ledger.report import IncidentReport, Report
+from holdfast.ledger.split import Silence
 from holdfast.record.errors import InputError
 from holdfast.wording.units import DAY_NS, HOUR_NS, HOURS_PER_DAY, MINUTE_NS
 
@@ -27,8 +30,8 @@ LEDGER = "the ledger"
 ROLLBACK = frozenset({Category.RECOMPUTED.key, Category.DISCARDED.key})
 """Work that was thrown away, and its repetition. The rest of a loss is direct."""
 
-NO_LOSS = frozenset({Category.USEFUL.key, Category.UNATTRIBUTED.key})
-"""Useful time is not lost, and unexplained time may not be."""
+NO_LOSS = frozenset({Category.USEFUL.key, Category.UNATTRIBUTED.key, *Silence})
+"""Useful time is not lost, and of time that is not known it is not known."""
 
 NO_DELAY = frozenset({Category.IDLE.key, Category.SPARE.key, Category.DRAINED.key})
 """GPUs outside a run cost money, but do not delay it."""
@@ -100,6 +103,8 @@ def run_cost(report: Report, prices: Prices) -> layers.RunCost:
         window=report.window,
         gpus=report.gpus,
         paid_gpu_hours=report.paid_gpu_ns / HOUR_NS,
+        split=report.split,
+        unknown_usd=pricing.unknown_usd(),
         total=pricing.stack(_summed((within, elsewhere))),
         in_incidents=pricing.stack(within),
         elsewhere=pricing.stack(elsewhere),
@@ -161,6 +166,11 @@ class _Pricing:
                 key: usd - within.usd.get(key, Fraction()) for key, usd in whole.items() if key not in NO_LOSS
             },
         )
+
+    def unknown_usd(self) -> float | None:
+        """The price paid for GPU-hours of which it is not known whether they were lost."""
+        whole = _priced_parts((charge, charge.parts) for charge in self.charges)
+        return self._if_known(float(sum((whole.get(silence, Fraction()) for silence in Silence), Fraction())))
 
     def line(self, incident: IncidentReport, loss: _Loss) -> layers.IncidentLine:
         return layers.IncidentLine(
@@ -367,8 +377,10 @@ class _Pricing:
         )
 
     def _a_day(self, steps: float | None) -> float | None:
-        elapsed_ns = self.report.last_ns - self.report.first_ns
-        return steps / (elapsed_ns / DAY_NS) if steps is not None and elapsed_ns else None
+        """Over the time that is known: in the rest there may have been as many, or none."""
+        elapsed_ns, known = self.report.last_ns - self.report.first_ns, self.report.split.known_share
+        known_ns = elapsed_ns if known is None else elapsed_ns * known
+        return steps / (known_ns / DAY_NS) if steps is not None and known_ns else None
 
     def _per_day(self, steps: float | None) -> layers.PerDay | None:
         return None if steps is None else layers.PerDay(steps=steps, tokens=self._tokens(steps))
@@ -436,10 +448,10 @@ def _remarks(report: Report, prices: Prices, overruled: str) -> Iterable[str]:
             f"{hours:,.1f} GPU-hours since the last event are accrued and in no layer: the run goes on, and "
             "their result is not known yet."
         )
-    unattributed = report.partition.get(Category.UNATTRIBUTED.key, 0)
-    if unattributed:
-        share = 100 * unattributed / report.paid_gpu_ns
-        yield f"{share:.1f} % of what was paid for is in no layer: nothing recorded says whether it was lost."
+    if report.split.unknown_gpu_ns:
+        unknown = wording.percent(report.split.unknown_gpu_ns / report.paid_gpu_ns)
+        yield f"{unknown} of what was paid for is in no layer: nothing recorded says whether it was lost."
+    yield from unknown_remarks(report)
 
 
 def _estimates(report: Report, pricing: Pricing) -> Iterable[str]:

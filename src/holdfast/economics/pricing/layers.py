@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.ledger.split import Split
+
 LayerKey = Literal["direct_compute", "reserved_capacity", "rollback", "response_labour", "schedule_slip"]
 
 LAYER_TITLES: dict[LayerKey, str] = {
@@ -119,7 +121,7 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointThroughput(msgspec.Struct, frozen=True, kw_only=True):
-    """Saving and recovering in terms of throughput.
+    """Saving and recovering in terms of throughput, in the time that is known.
 
     efficiency          the share of the time in steps that was not spent waiting for checkpoints; None
                         if none is recorded
@@ -149,7 +151,10 @@ class CheckpointThroughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunCost(msgspec.Struct, frozen=True, kw_only=True):
-    """The losses of a run: in total, in its incidents, and outside of incidents."""
+    """The losses of a run: in total, in its incidents, and outside of incidents.
+
+    split: what was paid for; unknown_usd: the part of it that is not known, which is in no layer.
+    """
 
     run: str
     run_name: str
@@ -158,6 +163,8 @@ class RunCost(msgspec.Struct, frozen=True, kw_only=True):
     window: tuple[int | None, int | None]
     gpus: int
     paid_gpu_hours: float
+    split: Split
+    unknown_usd: float | None
     total: Stack
     in_incidents: Stack
     elsewhere: Stack

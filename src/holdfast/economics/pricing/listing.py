@@ -9,6 +9,7 @@ from holdfast.economics.pricing.pricing import Pricing
 from holdfast.economics.pricing.rates import edges_ns
 from holdfast.ledger.report import Ended
 from holdfast.ledger.runs import AskedWindow, read_run
+from holdfast.ledger.split import share
 from holdfast.ledger.window import Window
 from holdfast.record.store import RunSummary, Store
 from holdfast.wording.units import HOUR_NS
@@ -18,8 +19,9 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     """A run in the list. ended: its last end; None if none is recorded since its last start.
 
     gpu_hours: paid for, including those accrued since the last event of a running run. useful_share: of the
-    accounted time; None if unknown. useful_basis: its accuracy, if it is an estimate. cost_usd: None for a
-    simulated run, which costs nothing, and for one without recorded GPUs.
+    known time; None if unknown. unknown_share: of the accounted time. useful_basis: how accurate the useful
+    share is, if it is an estimate. cost_usd: None for a simulated run, which costs nothing, and for one
+    without recorded GPUs.
     """
 
     run: str
@@ -32,6 +34,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     gpu_hours: float
     useful_share: float | None
+    unknown_share: float | None
     useful_basis: str
     cost_usd: float | None
     cost_assumed: bool
@@ -52,6 +55,7 @@ def listed(store: Store, summary: RunSummary, prices: Prices, now_ns: int, simul
         gpus=told.gpus,
         gpu_hours=gpu_ns / HOUR_NS,
         useful_share=told.goodput.total,
+        unknown_share=share(told.split.unknown_gpu_ns, told.paid_gpu_ns),
         useful_basis=told.goodput.basis,
         cost_usd=None if simulated or not told.gpus else float(usd),
         cost_assumed=any(charge.price.assumed for charge in charges),

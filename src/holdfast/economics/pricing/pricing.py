@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.economics.pricing.prices import Currency, Priced, Prices, exactly
 from holdfast.economics.pricing.rates import Kind, PricedSubject, RateLine
+from holdfast.ledger.categories import Category
 from holdfast.ledger.report import Report, Segment
 from holdfast.wording.units import HOUR_NS
 
@@ -32,7 +33,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 
     usd_per_gpu_hour  exact, with the declared factors
     price             the same, with its source
-    parts             GPU-ns by category
+    parts             GPU-ns by category; what is not known, by silence
     incidents         the part of it that each incident lost
     """
 
@@ -130,6 +131,7 @@ class Pricing:
         return ""
 
     def _charge(self, segment: Segment) -> Charge:
+        known = {key: part for key, part in segment.partition.items() if key != Category.UNATTRIBUTED.key}
         exact, price, kind = self.at(segment.from_ns, segment.usd_per_gpu_hour)
         return Charge(
             from_ns=segment.from_ns,
@@ -137,7 +139,7 @@ class Pricing:
             usd_per_gpu_hour=exact,
             price=price,
             kind=kind,
-            parts=segment.partition,
+            parts=known | segment.unknown,
             incidents=segment.incidents,
         )
 

@@ -11,11 +11,12 @@ from fractions import Fraction
 import msgspec
 
 from holdfast.ledger.categories import Category
+from holdfast.ledger.split import LOSSES, Silence
 from holdfast.wording.units import HOUR_NS
 
 
 class WasteCause(msgspec.Struct, frozen=True, kw_only=True):
-    """A reason why paid GPU-time was not useful: some of the ledger's categories under one name."""
+    """A reason why paid GPU-time was lost: some of the ledger's categories under one name."""
 
     key: str
     label: str
@@ -32,7 +33,6 @@ _WORDS = {
     "idle": ("Paid for, not in use", "idle, or held while waiting for a turn"),
     "reserve": ("Reserve and repair", "spares standing by, machines out of service"),
     "planned": ("Checks and planned stops", "evaluation, tests, stops on purpose"),
-    "unexplained": ("Not explained", "nothing recorded says where it went"),
 }
 _CATEGORIES: dict[str, tuple[Category, ...]] = {
     "starting": (Category.STARTING,),
@@ -46,13 +46,12 @@ _CATEGORIES: dict[str, tuple[Category, ...]] = {
     "idle": (Category.IDLE, Category.QUEUED),
     "reserve": (Category.SPARE, Category.DRAINED),
     "planned": (Category.CHECKS, Category.PLANNED_STOP),
-    "unexplained": (Category.UNATTRIBUTED,),
 }
 CAUSES = tuple(
     WasteCause(key=key, label=label, meaning=meaning, categories=_CATEGORIES[key])
     for key, (label, meaning) in _WORDS.items()
 )
-"""Every category but `useful`, once."""
+"""Every category of losses, once."""
 
 
 class Amount(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,13 +62,13 @@ class Amount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bill:
-    """GPU-nanoseconds by price (USD per GPU-hour) and category."""
+    """GPU-nanoseconds by price (USD per GPU-hour) and the keys of a charge's parts."""
 
     def __init__(self) -> None:
         self._gpu_ns: Counter[tuple[Fraction, str]] = Counter()
 
     def add(self, usd_per_gpu_hour: Fraction, parts: Iterable[tuple[str, int]]) -> None:
-        """Add GPU-nanoseconds by the key of their category."""
+        """Add GPU-nanoseconds by their keys."""
         for key, gpu_ns in parts:
             self._gpu_ns[usd_per_gpu_hour, key] += gpu_ns
 
@@ -89,7 +88,15 @@ class Bill:
         return self.part(Category.USEFUL)
 
     def waste(self) -> Amount:
-        return self.part(*(category for category in Category if category != Category.USEFUL))
+        return self.part(*LOSSES)
+
+    def known(self) -> Amount:
+        """Useful and lost."""
+        return self.part(Category.USEFUL, *LOSSES)
+
+    def unknown(self) -> Amount:
+        """What nothing recorded explains; time that is not accounted for yet is not in it."""
+        return self.under(*Silence)
 
     def _summed(self, entries: Iterable[tuple[Fraction, str]]) -> Amount:
         by_price: Counter[Fraction] = Counter()

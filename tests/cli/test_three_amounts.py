@@ -1,0 +1,183 @@
+"""One record, asked for by every verb: useful, lost and not known are the same three everywhere."""
+
+import csv
+import html
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import wording
+from holdfast.record.events import (
+    AnyEvent,
+    CostRate,
+    ReferenceDeclared,
+    RunEnded,
+    RunStarted,
+    StepCommitted,
+    encode,
+)
+from holdfast.wording.units import HOUR_NS, MINUTE_NS
+
+pytestmark = pytest.mark.slow
+
+OCTOBER_NS = 1_790_812_800 * 10**9  # 1 October 2026
+GPUS = 100
+PRICE_USD = 2.0
+Holdfast = Callable[..., Any]
+
+
+class Lines:
+    """The lines of a run of ten hours on a hundred GPUs at 2 USD, whose steps take a minute."""
+
+    def __init__(self, run: str, team: str) -> None:
+        self.run, self.events = run, list[AnyEvent]()
+        self.tell(0, RunStarted, gpus=GPUS, team=team)
+        self.tell(0, CostRate, usd_per_gpu_hour=PRICE_USD)
+
+    def tell(self, hours: float, kind: Callable[..., AnyEvent], **fields: Any) -> "Lines":
+        at_ns = OCTOBER_NS + round(hours * HOUR_NS)
+        self.events.append(
+            kind(id=f"{self.run}-{len(self.events):05}", occurred_ns=at_ns, run=self.run, **fields)
+        )
+        return self
+
+    def steps(self, hours: float) -> "Lines":
+        self.tell(0, ReferenceDeclared, step_ns=MINUTE_NS)
+        for step in range(round(hours * 60)):
+            self.tell((step + 1) / 60, StepCommitted, step=step)
+        return self
+
+    def end(self) -> "Lines":
+        return self.tell(10, RunEnded, outcome="completed")
+
+
+def taken_in(holdfast: Holdfast, folder: Path, *runs: Lines) -> None:
+    events = [event for run in runs for event in run.events]
+    (folder / "runs.jsonl").write_bytes(b"\n".join(map(encode, events)))
+    assert holdfast("import", folder / "runs.jsonl").code == 0
+
+
+def asked(holdfast: Holdfast, run: str) -> dict[str, tuple[int, int, int]]:
+    """The three amounts, in GPU-nanoseconds, from every verb that reads the record of this run."""
+    found = {}
+    for verb in ("report", "cost"):
+        split = holdfast(verb, run, "--json").json["split"]
+        found[verb] = split["useful_gpu_ns"], split["lost_gpu_ns"], split["unknown_gpu_ns"]
+    finance = holdfast("finance", "--run", run, "--json").json
+    found["finance"] = tuple(finance[name]["gpu_ns"] for name in ("useful", "waste", "unknown"))
+    sums = {"useful": 0, "unexplained": 0, "": 0}
+    for row in csv.DictReader(io.StringIO(holdfast("finance", "--run", run, "--csv", "-").out)):
+        cause = row["x_Cause"] if row["x_Cause"] in sums else ""
+        sums[cause] += round(float(row["ConsumedQuantity"]) * HOUR_NS)
+    found["invoice"] = sums["useful"], sums[""], sums["unexplained"]
+    paid_gpu_ns = sum(found["report"])
+    said = wording.Amounts(paid_gpu_ns).three(*found["report"])
+    pages = {
+        "report": holdfast("report", run).out,
+        "cost": holdfast("cost", run).out,
+        "page": html.unescape(holdfast("report", run, "--html", "-").out),
+    }
+    for page, text in pages.items():
+        assert said in text, page
+    drawn = html.unescape(holdfast("finance", "--run", run, "--html", "-").out)
+    for name in ("useful", "waste", "unknown"):
+        assert wording.usd(finance[name]["usd"]) in drawn
+    return found
+
+
+def agree(found: dict[str, tuple[int, int, int]]) -> None:
+    assert found["report"] == found["cost"] == found["finance"]
+    for verb, three in found.items():
+        assert three == pytest.approx(found["report"], abs=10**6), verb  # an invoice has nine decimals
+
+
+def test_a_run_with_a_hole_has_the_same_three_amounts_everywhere(holdfast: Holdfast, tmp_path: Path) -> None:
+    taken_in(holdfast, tmp_path, Lines("half", "a").steps(5).end())
+    found = asked(holdfast, "half")
+    agree(found)
+    hours = tuple(part / HOUR_NS for part in found["report"])
+    assert hours == (500, 0, 500)
+    cost = holdfast("cost", "half", "--json").json
+    assert cost["unknown_usd"] == 1_000
+    assert cost["checkpointing"]["actual"]["steps"] == cost["checkpointing"]["healthy"]["steps"] == 1_440
+    told = holdfast("finance").out
+    assert "Spend rises faster" not in told
+    assert "1,000 USD, mostly in half: after the last recorded step. Record in the script" in told
+
+
+def test_a_real_record_and_a_simulated_one_agree_with_all_that_reads_them(
+    holdfast: Holdfast, data: Path, tmp_path: Path
+) -> None:
+    holdfast("import", data / "google-70b-112-nodes-events.jsonl", "--reference-step-s", "8")
+    agree(asked(holdfast, "test-040104-goodput-n112-70b-a3m"))
+    simulated = ("simulate", "--gpus", "128", "--days", "0.3", "--policy", "restart", "--seed", "3")
+    policy = holdfast(*simulated, "--record", tmp_path / "twin.jsonl", "--json").json["policies"][0]
+    holdfast("import", tmp_path / "twin.jsonl")
+    found = asked(holdfast, "llama3-405b")
+    names = ("useful_gpu_hours", "lost_gpu_hours", "unknown_gpu_hours")
+    useful, lost, unknown = (round(_middle(policy[name]) * HOUR_NS) for name in names)
+    found["simulate"] = useful, lost, unknown
+    agree(found)
+    assert wording.Amounts(sum(found["report"])).three(*found["report"]) in holdfast(*simulated).out
+
+
+def _middle(spread: dict[str, float] | float) -> float:
+    return spread["p50"] if isinstance(spread, dict) else spread
+
+
+def test_a_run_that_recorded_only_its_start_and_end_lost_nothing(holdfast: Holdfast, tmp_path: Path) -> None:
+    """Two runs of 1,000 GPU-hours: one useful all the time, and one of which nothing is known."""
+    taken_in(holdfast, tmp_path, Lines("known", "a").steps(10).end(), Lines("bare", "b").end())
+    prices = tmp_path / "prices.toml"
+    prices.write_text("[team_targets]\na = 0.9\nb = 0.9\n", encoding="utf-8")
+    told = holdfast("finance", "--prices", prices, "--json").json
+    assert [told[name]["usd"] for name in ("spend", "useful", "waste", "unknown")] == [4_000, 2_000, 0, 2_000]
+    assert (told["useful_share"], told["useful_share_bounds"]) == (1, [0.5, 1])
+    assert (told["usd_per_useful_gpu_hour"], told["point_usd"], told["wastes"]) == (2, None, [])
+    assert [(one["silence"], one["amount"]["usd"]) for one in told["silences"]] == [("no_steps", 2_000)]
+    teams = {team["team"]: (team["utilisation"], team["standing"], team["short"]) for team in told["teams"]}
+    assert teams == {"a": (1, "met", {"gpu_ns": 0, "usd": 0}), "b": (None, "unknown", None)}
+    shown = " ".join(holdfast("finance", "--prices", prices).out.split())
+    assert "4,000 USD spent. Of the 2,000 USD that is known, 100.0 % was useful, 0.00 USD lost." in shown
+    assert "2,000 USD is not known to be useful or lost: with it, 50.0 % to 100.0 % was useful." in shown
+    assert "holdfast import LOG --run bare" in shown
+    agree(asked(holdfast, "bare"))
+    listed = {
+        one["run"]: (one["useful_share"], one["unknown_share"]) for one in holdfast("runs", "--json").json
+    }
+    assert listed == {"known": (1, 0), "bare": (None, 1)}
+    own = holdfast("finance", "--own-or-rent", "--json").json["own_or_rent"]["terms"]["goodput"]
+    assert own["value"] == 1
+    assert own["source"].endswith("in the 50.0 % of their time that is known")
+
+
+SACCT = "JobID|JobName|Account|State|Submit|Start|End|NNodes|NodeList|AllocTRES|ReqTRES"
+
+
+def test_a_month_of_a_schedulers_accounts_is_not_a_month_of_waste(holdfast: Holdfast, tmp_path: Path) -> None:
+    """Thirty jobs of 20 hours on 64 GPUs, and one run that recorded its steps and spent an hour starting."""
+    rows = [
+        f"{100 + day}|train-{day}|lab|COMPLETED|2026-10-{day:02}T00:00:00|2026-10-{day:02}T01:00:00|"
+        f"2026-10-{day:02}T21:00:00|8|n[1-8]|billing=1,gres/gpu=64,node=8|billing=1,gres/gpu=64,node=8"
+        for day in range(1, 31)
+    ]
+    (tmp_path / "sacct.txt").write_text("\n".join([SACCT, *rows]) + "\n", encoding="utf-8")
+    assert holdfast("import", tmp_path / "sacct.txt").code == 0
+    late = Lines("told", "a")
+    late.tell(0, ReferenceDeclared, step_ns=MINUTE_NS)
+    for step in range(9 * 60):
+        late.tell(1 + (step + 1) / 60, StepCommitted, step=step)
+    taken_in(holdfast, tmp_path, late.end())
+    told = holdfast("finance", "--json").json
+    jobs_gpu_ns = 30 * 20 * 64 * HOUR_NS
+    assert told["unknown"]["gpu_ns"] == jobs_gpu_ns
+    assert (told["useful"]["gpu_ns"], told["waste"]["gpu_ns"]) == (900 * HOUR_NS, 100 * HOUR_NS)
+    assert told["useful_share"] == 0.9
+    assert told["point_usd"] == pytest.approx(1_000 * PRICE_USD * 0.01 / 0.9)
+    assert told["usd_per_useful_gpu_hour"] == pytest.approx(PRICE_USD / 0.9)
+    bare = {run["run"]: run["useful_share"] for run in told["runs"] if run["run"] != "told"}
+    assert len(bare) == 30
+    assert set(bare.values()) == {None}
