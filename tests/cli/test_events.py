@@ -5,16 +5,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from itertools import chain, count, islice
+from itertools import chain, count, islice, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from waiting import WAIT_S
 
+from holdfast.cli.events import _line, _Lines
 from holdfast.cli.record import DAMAGES_SHOWN_MAX, home_journal
 from holdfast.cli.terminal import say
-from holdfast.record.events import AnyEvent, RunStarted, StepCommitted, encode
+from holdfast.record.events import (
+    AnyEvent,
+    CheckpointSaved,
+    RunStarted,
+    StepBegun,
+    StepCommitted,
+    StepWitnessed,
+    encode,
+)
 from holdfast.record.following import following
 from holdfast.record.journal import line_of
 from holdfast.record.recorder import Recorder
@@ -37,9 +48,9 @@ def journal(tmp_path: Path) -> Path:
     return directory
 
 
-def follower(environment: dict[str, str]) -> "subprocess.Popen[str]":
+def follower(environment: dict[str, str], *further: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "events", "live", "--follow"],
+        [sys.executable, "-m", "holdfast", "events", "live", "--follow", *further],
         env={**environment, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -173,3 +184,100 @@ def test_what_was_looked_at_in_vain_is_not_looked_at_again(
         selection = Selection(run="live", kinds=("run.started",))
         assert list(islice(following(store, home_journal(store), selection, say), 1)) == [rare]
         assert store.began_at == [1, 1, 5]
+
+
+def test_a_stretch_of_steps_is_one_line(holdfast: Any, tmp_path: Path) -> None:
+    second_ns = 10**9
+    begun_ns = 1_700_000_000 * second_ns
+    at: dict[str, Any] = {"run": "r"}
+    events: list[AnyEvent] = [RunStarted(id="a", occurred_ns=begun_ns, gpus=8, **at)]
+    for number in range(1, 1_501):
+        ns = begun_ns + number * second_ns
+        events.append(StepCommitted(id=f"b{number:05}", occurred_ns=ns, step=number, **at))
+        if number % 500 == 0:
+            saved = CheckpointSaved(
+                id=f"c{number}",
+                occurred_ns=ns + 1,
+                step=number,
+                stall_ns=1_250_000_000,
+                size_bytes=10**10,
+                **at,
+            )
+            events.append(saved)
+    (tmp_path / "r.jsonl").write_bytes(b"".join(encode(event) + b"\n" for event in events))
+    holdfast("import", "r.jsonl")
+    lines = holdfast("events", "r").out.splitlines()
+    assert [line.split("  ", 1)[1].split() for line in lines[1:3]] == [
+        ["steps", "-", *["1", "to", "500,", "in", "8", "min", "19", "s,", "1", "s", "a", "step"]],
+        ["checkpoint.saved", "-", "step=500", "stall=1.25s", "size=10.0GB"],
+    ]
+    assert len(lines) == 7
+    assert holdfast("events", "r", "--limit", "2").out.splitlines() == lines[-2:]
+    assert len(holdfast("events", "r", "--steps").out.splitlines()) == len(events)
+    assert len(holdfast("events", "r", "--kind", "step.committed").out.splitlines()) == 1_500
+    whole = holdfast("events", "r", "--json").out
+    assert whole.encode() == b"".join(encode(event) + b"\n" for event in sorted(events, key=by_time))
+    last = holdfast("events", "r", "--json", "--limit", "3").out
+    assert whole.endswith(last)
+    assert last.count("\n") == 3
+
+
+def by_time(event: AnyEvent) -> tuple[int, str]:
+    return event.occurred_ns, event.id
+
+
+def test_since_takes_how_long_ago(holdfast: Any, tmp_path: Path) -> None:
+    now_ns = time.time_ns()
+    events = [
+        StepCommitted(id=f"a{number}", occurred_ns=now_ns - hours * 3_600 * 10**9, run="r", step=number)
+        for number, hours in enumerate((5, 3, 0))
+    ]
+    (tmp_path / "r.jsonl").write_bytes(b"".join(encode(event) + b"\n" for event in events))
+    holdfast("import", "r.jsonl")
+    for since, shown_count in (("1h", 1), ("4h", 2), ("2d", 3), ("90m", 1)):
+        shown = holdfast("events", "r", "--steps", "--since", since)
+        assert len(shown.out.splitlines()) == shown_count, since
+    wrong = holdfast("events", "r", "--since", "1 fortnight")
+    assert (wrong.code, "or as 1h for an hour ago" in wrong.err) == (2, True)
+
+
+@given(st.lists(st.tuples(st.sampled_from("bcwo"), st.integers(0, 6)), max_size=30))
+def test_every_event_is_in_one_line(told: list[tuple[str, int]]) -> None:
+    """Each event but those of steps has its line, and the stretches have all steps in their order."""
+    kinds = {"b": StepBegun, "c": StepCommitted, "w": StepWitnessed}
+    events: list[AnyEvent] = [
+        RunStarted(id=str(number), occurred_ns=number)
+        if kind == "o"
+        else kinds[kind](id=str(number), occurred_ns=number, step=step)
+        for number, (kind, step) in enumerate(told)
+    ]
+    lines = _Lines(_line, is_each=False)
+    shown = [str(line) for line in (*chain.from_iterable(map(lines.take, events)), *lines.rest())]
+    assert len([line for line in shown if "run.started" in line]) == len(
+        [one for one in told if one[0] == "o"]
+    )
+    assert [line[:20] for line in shown] == sorted(line[:20] for line in shown)
+    assert len(list(chain.from_iterable(map(_Lines(_line, is_each=True).take, events)))) == len(events)
+    if events and all(kind == "c" for kind, _ in told):
+        falls = sum(later <= earlier for (_, earlier), (_, later) in pairwise(told))
+        assert len(shown) == 1 + falls
+
+
+def test_following_shows_the_last_lines_first(
+    holdfast: Any, environment: dict[str, str], journal: Path
+) -> None:
+    with Recorder(journal, run="live") as recorder:
+        for number in (1, 2, 3):
+            recorder.record(StepCommitted, step=number)
+            recorder.record(RunStarted, gpus=number)
+        holdfast("runs")
+        with follower(environment, "--limit", "2") as process:
+            assert process.stdout is not None
+            try:
+                assert "step=3" in process.stdout.readline()
+                assert "gpus=3" in process.stdout.readline()
+                recorder.record(RunStarted, gpus=4)
+                assert "gpus=4" in process.stdout.readline()
+            finally:
+                process.send_signal(signal.SIGINT)
+                process.communicate(timeout=WAIT_S)

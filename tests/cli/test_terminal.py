@@ -98,7 +98,7 @@ def test_lines_of_events(holdfast: Any, tmp_path: Path) -> None:
     assert [re.split("  +", line, maxsplit=3)[3] for line in lines] == [
         "generation=3 members=node-1,'node 2' gpus=16",
         '''step=60 sound=False reason="disk='a'"''',
-        "fault=hang severity=fatal onset_ns=2025-04-02 06:08:23Z",
+        "fault=hang severity=fatal onset='2025-04-02 06:08:23Z'",
         "target=a-2 reason='counted twice'",
         "(not known to this version; --json shows it whole)",
     ]

@@ -1,6 +1,7 @@
 """Parses windows and moments for the verbs, as people or machines write them."""
 
 import re
+from contextlib import suppress
 
 import click
 
@@ -11,6 +12,7 @@ from holdfast.wording.parsing import some_seconds
 
 AHEAD_NS_MAX = 60 * 10**9
 """How far another clock may be ahead of ours; a later moment is in the future."""
+_AGO = re.compile(r"[0-9.]+ *[a-z]+", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
@@ -28,17 +30,21 @@ def window_seconds(text: str) -> float:
 
 
 def moment_ns(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """The callback of an option that takes a moment: ISO 8601, or a number since 1970.
+    """The callback of an option that takes a moment: ISO 8601, a number since 1970, or how long ago (1h).
 
     A day means its midnight in UTC.
     """
     if text is None:
         return None
+    if _AGO.fullmatch(text.strip()):
+        with suppress(ValueError):
+            return SystemClock().now_ns() - round(some_seconds(text) * 1e9)
     try:
         return time_ns(f"{text}T00:00:00Z" if _DAY.fullmatch(text) else text)
     except ValueError as error:
         raise InputError(
-            f"{parameter.opts[0]}: {error}.", hint="Write it as 2026-01-31 or 2026-01-31T12:00:00Z."
+            f"{parameter.opts[0]}: {error}.",
+            hint="Write it as 2026-01-31, as 2026-01-31T12:00:00Z, or as 1h for an hour ago.",
         ) from None
 
 

@@ -17,7 +17,6 @@ _PART = {4: "quarter"}[PARTS]
 _MOMENT_NS_MAX = 2**63 - 1
 """In the year 2262; later dates are not useful for planning."""
 
-_BYTE_UNITS = (("PB", 10**15), ("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 _TRANSFERS: dict[MovedFor, str] = {
     "checkpoints_saved": "Checkpoints saved",
     "checkpoints_loaded": "Checkpoints loaded",
@@ -30,14 +29,6 @@ _RISES: dict[Verdict, str] = {
     "no": "Spend keeps pace with progress",
     "unknown": "Cannot tell whether spend rises faster than progress",
 }
-
-
-def size(size_bytes: int) -> str:
-    """`2.3 TB`, with three digits at most before and one after the point."""
-    for unit, unit_bytes in _BYTE_UNITS:
-        if size_bytes >= unit_bytes:
-            return f"{size_bytes / unit_bytes:,.1f} {unit}"
-    return wording.many(size_bytes, "byte")
 
 
 def headline(told: Finance) -> str:
@@ -213,7 +204,7 @@ def transfer_size(moved: Transfer) -> str:
     if not moved.sized:
         return "size not recorded"
     more = "" if moved.sized == moved.times else f" in {moved.sized:,} of {moved.times:,}"
-    return size(moved.size_bytes) + more
+    return wording.size(moved.size_bytes) + more
 
 
 def transfer_usd(moved: Transfer) -> str:

@@ -15,9 +15,14 @@ POLL_INTERVAL_S = 0.5
 
 
 def following(
-    store: Store, journal: HomeJournal, selection: Selection, say: Callable[[str], None]
+    store: Store,
+    journal: HomeJournal,
+    selection: Selection,
+    say: Callable[[str], None],
+    rest: Callable[[], None] = lambda: None,
 ) -> Iterator[AnyEvent]:
-    """Yield the stored events by time, and then new ones as they arrive.
+    """Yield the stored events by time, and then new ones as they arrive. rest: called when there is no more
+    for now.
 
     Ends with an interrupt. If the store cannot be used for a while, for example because its server restarts,
     this is reported once, and reading goes on when it is back.
@@ -48,6 +53,8 @@ def following(
             if is_troubled:
                 say("The store can be used again; nothing was missed.")
             is_troubled = False
+        if is_listed:
+            rest()
         time.sleep(POLL_INTERVAL_S)
 
 

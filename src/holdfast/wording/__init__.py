@@ -23,6 +23,7 @@ SPAN_WITH_SECONDS_NS_MAX = 10 * MINUTE_NS
 UNKNOWN = "–"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _LARGE = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))
+_BYTE_UNITS = (("PB", 10**15), ("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 _UNITS = (("d", DAY_S), ("h", HOUR_S), ("min", MINUTE_S), ("s", 1))
 
 
@@ -103,6 +104,14 @@ def rough(amount: float) -> str:
         if magnitude >= size:
             return _signed(amount, f"{float(f'{magnitude / size:.3g}'):,g} {name}")
     return _amount(amount, 0 if magnitude >= 100 or amount == int(amount) else 1)
+
+
+def size(size_bytes: int) -> str:
+    """`2.3 TB`, with three digits at most before and one after the point."""
+    for unit, unit_bytes in _BYTE_UNITS:
+        if size_bytes >= unit_bytes:
+            return f"{size_bytes / unit_bytes:,.1f} {unit}"
+    return many(size_bytes, "byte")
 
 
 def set_back(run_hours: float, steps: float | None, tokens: float | None) -> str:
