@@ -218,6 +218,19 @@ def test_a_step_that_is_estimated_from_few_is_said_to_be(
     )
 
 
+def test_an_ettr_of_nothing_is_zero_in_the_json_and_explained(plan: Any, capsys: Any) -> None:
+    words = ("--gpus", "1024", "--days", "1", "--mtbf", "25m", "--policy", "restart", "--runs", "0")
+    told = plan(*words, "--interval", "1h")
+    assert told["ettr"] == 0
+    assert told["ettr_remark"].startswith("By ETTR the run makes no progress: a failure costs 33 min")
+    assert told["formula"]["goodput"] > 0.1
+    command.main([*words, "--interval", "1h"], standalone_mode=False)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "ETTR, Kokolis et al. 0.0 % never" in said
+    assert told["ettr_remark"] in said
+    assert plan(*OWN, "--runs", "0")["ettr_remark"] == ""
+
+
 def test_holdfast_has_no_ettr_of_kokolis(plan: Any) -> None:
     told = plan(*OWN, "--policy", "holdfast", "--runs", "0")
     assert told["ettr"] is None

@@ -60,6 +60,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `--json`.
 
     ettr     Kokolis et al.; None if failures do not stop the whole run, a case they do not treat
+    ettr_remark  why it is 0; empty if it is not
     formula  with chance alone, like the twin; unsure: with an uncertain failure rate as well
     done_ns  P10, P50 and P90 of the end, if a start was given
 
@@ -75,6 +76,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     mtbf_h: float
     interruptions: float
     ettr: float | None
+    ettr_remark: str
     formula: EndSpread
     unsure: EndSpread | None
     twin: EndSpread | None
@@ -103,6 +105,7 @@ def answer(of: ForecastCase, depth: Depth, play: Play) -> Forecast:
     simulated = _simulated(of, depth, play) if depth.runs and is_near else []
     ends_s = [end_s for end_s, _ in simulated]
     setting = outlook.setting(of.study, of.policy)
+    stops_all = of.policy.recovery == "restart"
     found = Forecast(
         title=of.title,
         gpus=of.study.job.gpus,
@@ -111,7 +114,8 @@ def answer(of: ForecastCase, depth: Depth, play: Play) -> Forecast:
         policy=of.policy.title,
         mtbf_h=setting.mttf_s / 3_600,
         interruptions=by_formula.interruptions,
-        ettr=expectation.ettr(setting) if of.policy.recovery == "restart" else None,
+        ettr=expectation.ettr(setting) if stops_all else None,
+        ettr_remark=expectation.standstill(setting) if stops_all else "",
         formula=_spread_by_formula(by_formula),
         unsure=_spread_by_formula(_foreseen(unsure, of)) if of.rate_spread else None,
         twin=_spread(of.work_s, float(np.mean(ends_s)), np.quantile(ends_s, QUANTILES)) if ends_s else None,

@@ -22,6 +22,7 @@ from holdfast.economics.cadence.expectation import (
     rebalanced_output,
     slowdown_for,
     spares_for,
+    standstill,
     unit_gpus_for,
     worth,
 )
@@ -86,8 +87,26 @@ def test_the_best_interval_is_about_the_best() -> None:
     assert at(best_s) > max(at(0.7 * best_s), at(1.4 * best_s))
 
 
-def test_a_job_that_gets_nowhere_is_not_made_up() -> None:
-    assert ettr(setting(1_000_000, RSC_1, restart_min=5, interval_min=60)) < 0
+def test_a_job_that_gets_nowhere_has_no_effective_time_and_is_told_why() -> None:
+    of = setting(1_000_000, RSC_1, restart_min=5, interval_min=60)
+    assert ettr(of) == 0
+    assert "a failure costs 35 min, on average, and one comes every 1 min 46 s" in standstill(of)
+
+
+@given(
+    nodes=st.floats(1, 1e6),
+    rate=st.floats(1e-3, 1e4),
+    restart_s=st.floats(0, 1e5),
+    interval_s=st.floats(1, 1e6),
+)
+def test_the_share_is_a_share_and_zero_is_explained(
+    nodes: float, rate: float, restart_s: float, interval_s: float
+) -> None:
+    of = Setting(
+        nodes=nodes, failures_per_1000_node_days=rate, restart_s=restart_s, interval_s=interval_s, stall_s=9
+    )
+    assert 0 <= ettr(of) <= 1
+    assert (ettr(of) == 0) == bool(standstill(of))
 
 
 # ---- mean and spread -------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def _sides(console: Console, told: Forecast) -> None:
     sided = _table("", "goodput", "mean", "P10", "P50", "P90")
     if told.ettr is not None:
         mean = days(told.work_days / told.ettr) if told.ettr > 0 else "never"
-        sided.add_row("ETTR, Kokolis et al.", wording.percent(max(0.0, told.ettr)), mean)
+        sided.add_row("ETTR, Kokolis et al.", wording.percent(told.ettr), mean)
     sides = {
         "formula": told.formula,
         f"twin, {wording.many(told.twin_runs, 'run')}": told.twin,
@@ -60,6 +60,8 @@ def _sides(console: Console, told: Forecast) -> None:
             moments = (side.mean_days, side.p10_days, side.p50_days, side.p90_days)
             sided.add_row(label, wording.percent(side.goodput), *map(days, moments))
     console.print(sided)
+    if told.ettr_remark:
+        console.print(told.ettr_remark, style="dim")
     if told.twin_unfinished:
         console.print(
             f"{told.twin_unfinished} of the twin's runs were given up unfinished, so its days are too few.",

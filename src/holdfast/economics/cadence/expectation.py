@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from scipy import stats
 
+from holdfast import wording
 from holdfast.economics.cadence.cadence import mtbf_of_nodes_s
 from holdfast.wording.units import DAY_S
 
@@ -49,10 +50,27 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 def ettr(setting: Setting) -> float:
     """(1 - N r_f (u0 + dt/2)) / (1 + w/dt): expected effective training time ratio.
 
-    Its authors found it within about 5 % of simulation. At 0 or below, the job makes no progress.
+    Its authors found it within about 5 % of simulation. Where a failure costs more time than passes between
+    failures, the job makes no progress to first order: 0, and `standstill` says why.
     """
-    lost = (setting.restart_s + setting.interval_s / 2) / setting.mttf_s
-    return (1 - lost) / (1 + setting.stall_s / setting.interval_s)
+    return max(0.0, 1 - _lost_s(setting) / setting.mttf_s) / (1 + setting.stall_s / setting.interval_s)
+
+
+def standstill(setting: Setting) -> str:
+    """Why `ettr` is 0, as a sentence; empty if it is not."""
+    lost_s = _lost_s(setting)
+    if lost_s < setting.mttf_s:
+        return ""
+    lost, between = (wording.duration(round(part_s * 1e9)) for part_s in (lost_s, setting.mttf_s))
+    return (
+        f"By ETTR the run makes no progress: a failure costs {lost}, on average, and one comes every {between}."
+        " ETTR counts failures that come during a recovery in full, which is too pessimistic here."
+    )
+
+
+def _lost_s(setting: Setting) -> float:
+    """What a failure costs: the restart, and half an interval of work."""
+    return setting.restart_s + setting.interval_s / 2
 
 
 # ---- mean and spread, several kinds of interruption ------------------------------------------------------
