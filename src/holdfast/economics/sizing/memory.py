@@ -48,11 +48,18 @@ lists the rows). Below 1: fused kernels, tensors freed early. Above 1: fragmenta
 that a pipeline's schedule keeps."""
 
 
+ALLOCATOR_SHARE, ALLOCATOR_SHARE_PIPELINE = 0.05, 0.18
+"""What PyTorch's allocator holds beyond the tensors of the formula, as fragments and buffers: the medians of
+torchtitan's rows for the H100 (docs/sizing.md). Nothing is added for Megatron-LM: it publishes no memory, and
+by the formula alone thirteen of its layouts that ran take 95 % of the GPU's memory or more."""
+
+
 class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
     """Memory use of the fullest GPU.
 
     gathered  tensors that ZeRO and tensor parallelism gather for a moment
     logits    memory of the loss, on the last stage
+    allocator  beyond the tensors, by what was published
     """
 
     weights_bytes: int
@@ -61,6 +68,7 @@ class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
     gathered_bytes: int
     activations_bytes: int
     logits_bytes: int
+    allocator_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -76,8 +84,15 @@ class MemoryRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def memory(case: SizingCase, layout: Parallelism) -> MemoryUse:
-    """By formula, for the fullest GPU: on the first stage, the second, or the last of the pipeline."""
-    return _fullest(case, layout, _Count(framework=framework_of(case, layout)))
+    """Of the fullest GPU, on the first, the second or the last stage: the formula, and what the allocator holds
+    beyond it, so that the sum is in the middle of what was published.
+    """
+    framework = framework_of(case, layout)
+    found = _fullest(case, layout, _Count(framework=framework))
+    if framework == "megatron":
+        return found
+    share = ALLOCATOR_SHARE_PIPELINE if layout.pp > 1 else ALLOCATOR_SHARE
+    return msgspec.structs.replace(found, allocator_bytes=round(share * found.total_bytes))
 
 
 def memory_range(case: SizingCase, layout: Parallelism) -> MemoryRange:

@@ -101,7 +101,7 @@ class Sized(msgspec.Struct, frozen=True, kw_only=True):
     """A layout that works, its needs and its cost.
 
     micro_batches  one after the other in a step
-    memory_bytes   by formula; memory: its parts; memory_range: from published runs
+    memory_bytes   the likeliest; memory: its parts; memory_range: from published runs
     may_run_out    whether the range exceeds the GPU's memory
     losses         the effect of a lost rank, node and rack on the replicas of `holdfast run --shard`
     """
