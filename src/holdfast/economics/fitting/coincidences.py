@@ -141,7 +141,8 @@ def _shared(
     behind = np.searchsorted(times, times + window_days, side="right")
     if (behind - np.arange(times.size) - 1).sum() > PAIRS_MAX:
         return None
-    pairs = np.array([(i, j) for i, end in enumerate(behind) for j in range(i + 1, end)]).reshape(-1, 2)
+    near = [(i, j) for i, end in enumerate(behind) for j in range(i + 1, end)]
+    pairs = np.array(near, dtype=np.int64).reshape(-1, 2)
     left, right = nodes[pairs[:, 0]], nodes[pairs[:, 1]]
     _, labels = np.unique(np.array(domains), return_inverse=True)
     known = np.array([bool(domain) for domain in domains])
