@@ -1,5 +1,6 @@
 """`holdfast drill live` on real runs: faults are made, end by themselves, and are judged by the record."""
 
+import contextlib
 import os
 import re
 import signal
@@ -140,21 +141,49 @@ def test_an_agent_goes_on_when_the_drill_is_aborted_though_the_drill_itself_was_
     assert "No drill" in start.verb("drill", "live", "--abort", "--run", RUN).stderr
 
 
+@contextlib.contextmanager
+def half_speed(start: Start, **environment: str) -> "Iterator[tuple[subprocess.Popen[bytes], Path]]":
+    """A drill that lasts, and the file with what it says."""
+    told = start.directory / "told"
+    command = [sys.executable, "-m", "holdfast", "drill", "live", "half-speed", "--run", RUN, "--for", "200s"]
+    with (
+        told.open("wb") as said,
+        subprocess.Popen(
+            command,
+            env={**os.environ, "HOLDFAST_HOME": str(start.home), **environment},
+            stdout=said,
+            stderr=said,
+        ) as playing,
+    ):
+        yield playing, told
+
+
 def test_a_drill_that_is_aborted_ends_with_a_sentence_and_no_verdict(start: Start) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "drill", "live", "half-speed", "--run", RUN, "--for", "200s"],
-        env={**os.environ, "HOLDFAST_HOME": str(start.home)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as playing:
-        assert playing.stderr is not None
-        until(lambda: read_note(note_path(start.home, RUN)))
+    with half_speed(start) as (playing, told):
+        until(lambda: "is struck" in told.read_text(), told.read_text)
         assert "all changes are undone" in start.verb("drill", "live", "--abort", "--run", RUN).stdout
-        out, err = playing.communicate(timeout=WAIT_S)
-    assert playing.returncode == 3, err
-    assert re.search(r"half-speed of n\S+ was aborted after \d+ s; it is not judged\.", err)
-    assert out == ""
+        assert playing.wait(WAIT_S) == 3, told.read_text()
+    assert re.search(r"half-speed of n\S+ was aborted after \d+ s; it is not judged\.", told.read_text())
+    assert "verdict" not in told.read_text()
+
+
+LATE_KEEPER = """
+import sys, time
+from pathlib import Path
+while "holdfast.drills.live.keeper" in sys.orig_argv and Path(sys.orig_argv[-1]).exists():
+    time.sleep(0.01)
+"""
+
+
+def test_a_drill_that_is_aborted_before_its_keeper_is_there_says_so(start: Start, tmp_path: Path) -> None:
+    """As happens on a busy machine: a keeper that is started after the abort finds no note."""
+    (tmp_path / "sitecustomize.py").write_text(LATE_KEEPER, encoding="utf-8")
+    with half_speed(start, PYTHONPATH=str(tmp_path)) as (playing, told):
+        until(lambda: read_note(note_path(start.home, RUN)), told.read_text)
+        assert "all changes are undone" in start.verb("drill", "live", "--abort", "--run", RUN).stdout
+        assert playing.wait(WAIT_S) == 3, told.read_text()
+    assert re.search(r"half-speed of n\S+ was aborted before it struck; it is not judged\.", told.read_text())
+    assert "is struck" not in told.read_text()
 
 
 def test_chaos_does_not_take_a_member_for_its_node(start: Start) -> None:

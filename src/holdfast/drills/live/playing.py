@@ -194,11 +194,7 @@ class LiveDrill:
         while True:
             if is_aborted(order.home, self._run, order.id):
                 lasted_s = (SystemClock().now_ns() - strike.at_ns) / SECOND_NS
-                raise DrillAborted(
-                    f"{title_of(order.scenario.name, order.target)} was aborted after "
-                    f"{wording.lasting(lasted_s)}; it is not judged.",
-                    hint="All changes are undone, and the run goes on.",
-                )
+                raise _aborted(order, f"after {wording.lasting(lasted_s)}")
             if time.monotonic() >= due_s:
                 return
             yield
@@ -231,6 +227,10 @@ class LiveDrill:
 def _struck(order: StrikeOrder) -> LiveStrike:
     try:
         return struck(order)
+    except HoldfastError:
+        if is_aborted(order.home, order.scene.run, order.id):  # so its keeper found no note
+            raise _aborted(order, "before it struck") from None
+        raise
     except (OSError, subprocess.SubprocessError) as error:
         why = getattr(error, "strerror", None) or type(error).__name__
         title = title_of(order.scenario.name, order.target)
@@ -238,6 +238,13 @@ def _struck(order: StrikeOrder) -> LiveStrike:
             f"{title} could not be made: {why}. Everything is put back.",
             hint="The run goes on. Try again, or another scenario.",
         ) from None
+
+
+def _aborted(order: StrikeOrder, when: str) -> DrillAborted:
+    return DrillAborted(
+        f"{title_of(order.scenario.name, order.target)} was aborted {when}; it is not judged.",
+        hint="All changes are undone, and the run goes on.",
+    )
 
 
 def _is_over(since: Sequence[events.AnyEvent]) -> bool:
