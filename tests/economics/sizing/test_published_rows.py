@@ -249,7 +249,7 @@ def of_formula(run: Run, measured_gib: list[float]) -> float:
     ("is_pipeline", "share"), [(False, ALLOCATOR_SHARE), (True, ALLOCATOR_SHARE_PIPELINE)]
 )
 def test_the_point_is_the_median_of_what_was_published(is_pipeline: bool, share: float) -> None:
-    """No independent test: these rows set it. Each left out, the median of the others says how far it errs."""
+    """No independent test, as these rows set it: leaving each out in turn says how far it errs."""
     found = [of_formula(*row) for row in UNFUSED if (row[0].layout.pp > 1) is is_pipeline]
     assert median(found) == pytest.approx(1 + share, abs=0.006)
     errors = [median(found[:i] + found[i + 1 :]) / one - 1 for i, one in enumerate(found)]

@@ -63,8 +63,8 @@ def standstill(setting: Setting) -> str:
         return ""
     lost, between = (wording.duration(round(part_s * 1e9)) for part_s in (lost_s, setting.mttf_s))
     return (
-        f"By ETTR the run makes no progress: a failure costs {lost}, on average, and one comes every {between}."
-        " ETTR counts failures that come during a recovery in full, which is too pessimistic here."
+        f"By ETTR the run makes no progress: a failure costs {lost}, on average, and one comes every "
+        f"{between}. ETTR counts failures that come during a recovery in full, which is too pessimistic here."
     )
 
 

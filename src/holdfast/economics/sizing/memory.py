@@ -84,8 +84,8 @@ class MemoryRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def memory(case: SizingCase, layout: Parallelism) -> MemoryUse:
-    """Of the fullest GPU, on the first, the second or the last stage: the formula, and what the allocator holds
-    beyond it, so that the sum is in the middle of what was published.
+    """Of the fullest GPU, on the first, the second or the last stage: the formula, and what the allocator
+    holds beyond it, so that the sum is in the middle of what was published.
     """
     framework = framework_of(case, layout)
     found = _fullest(case, layout, _Count(framework=framework))
