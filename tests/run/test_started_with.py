@@ -98,6 +98,9 @@ def test_it_is_kept_for_the_next_start(tmp_path: Path) -> None:
     start = started_with("train.py", None, ["--lr", "1"])
     keep(tmp_path, "mine", start)
     assert kept(tmp_path, "mine") == start
+    keep(tmp_path, "mine", start)
+    (file,) = (tmp_path / "runs" / "mine").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600  # arguments are nobody else's business
     (tmp_path / "runs" / "mine" / "started.json").write_bytes(b"\xff{")
     assert kept(tmp_path, "mine") is None
     forget(tmp_path, "mine")

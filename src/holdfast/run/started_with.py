@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.record.files import make_private_directory
+from holdfast.record.files import make_private_directory, make_private_file
 from holdfast.record.untrusted import UNDECODABLE
 from holdfast.run.endpoint import run_directory
 
@@ -99,8 +99,11 @@ def keep(home: Path, run: str, start: StartedWith) -> None:
     path = run_directory(home, run) / FILE
     with suppress(OSError):
         make_private_directory(path.parent)
-        path.with_suffix(".part").write_bytes(msgspec.json.encode(start))
-        path.with_suffix(".part").replace(path)
+        part = path.with_suffix(".part")
+        part.unlink(missing_ok=True)
+        make_private_file(part)
+        part.write_bytes(msgspec.json.encode(start))
+        part.replace(path)
 
 
 def kept(home: Path, run: str) -> StartedWith | None:
