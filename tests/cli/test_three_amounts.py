@@ -100,6 +100,7 @@ def test_a_run_with_a_hole_has_the_same_three_amounts_everywhere(holdfast: Holdf
     agree(found)
     hours = tuple(part / HOUR_NS for part in found["report"])
     assert hours == (500, 0, 500)
+    assert "It lost 0 of the 500 GPU-hours that are known." in holdfast("cost", "half").out
     cost = holdfast("cost", "half", "--json").json
     assert cost["unknown_usd"] == 1_000
     assert cost["checkpointing"]["actual"]["steps"] == cost["checkpointing"]["healthy"]["steps"] == 1_440

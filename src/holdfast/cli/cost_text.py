@@ -11,6 +11,7 @@ from holdfast.cli.tables import figure, print_bullets, table, word
 from holdfast.cli.terminal import printable
 from holdfast.economics.pricing import layers
 from holdfast.economics.pricing.cost import LEDGER
+from holdfast.wording.units import HOUR_NS
 
 BAR_CELLS_MAX = 100
 COLUMNS_UNBOUNDED = 1_000
@@ -63,11 +64,11 @@ def _run(console: Console, cost: layers.RunCost) -> None:
     if cost.window != (None, None):
         console.print(f"Only {wording.window(*cost.window)}", style="dim")
     console.print()
-    total = cost.total
-    lost, paid = wording.rough(total.lost_gpu_hours), wording.rough(cost.paid_gpu_hours)
-    of_paid = wording.resting(f"{lost} of {paid} GPU-hours", total.basis)
-    console.print(f"It lost {of_paid}{_set_back(total)}.")
-    split = cost.split
+    total, split = cost.total, cost.split
+    lost, paid = wording.rough(total.lost_gpu_hours), f"{wording.rough(cost.paid_gpu_hours)} GPU-hours"
+    if split.unknown_matters:
+        paid = f"the {wording.rough(split.known_gpu_ns / HOUR_NS)} GPU-hours that are known"
+    console.print(f"It lost {wording.resting(f'{lost} of {paid}', total.basis)}{_set_back(total)}.")
     amounts = wording.Amounts(split.paid_gpu_ns)
     three = amounts.three(split.useful_gpu_ns, split.lost_gpu_ns, split.unknown_gpu_ns)
     console.print(three + (f" ({wording.usd(cost.unknown_usd)})" if cost.unknown_usd else ""))

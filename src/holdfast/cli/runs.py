@@ -31,7 +31,7 @@ ASSUMED = "~"
 def command(prices_path: Path | None, store_url: str | None, as_json: bool) -> None:
     """List the runs in the store, the one with the newest event first.
 
-    With each: GPU-hours paid for, their useful share, what they cost, and how it ended.
+    With each: GPU-hours paid for, the useful share of those that are known, what they cost, and how it ended.
     """
     prices = load_prices(prices_path)
     now_ns = time.time_ns()

@@ -43,9 +43,10 @@ def _of_the_record(told: Report, fold: Fold) -> Iterator[str]:
             f"nothing: the run was launched {counts.launches} times."
         )
     if goodput.checkpoint_span is not None and goodput.total is not None:
+        whole = "what is known" if told.split.unknown_matters else "what was paid for"
         yield (
             f"Counting saved steps over elapsed time gives {100 * goodput.checkpoint_span:.2f} %. "
-            f"Counting GPUs, {100 * goodput.total:.2f} % of what was paid for was useful; "
+            f"Counting GPUs, {100 * goodput.total:.2f} % of {whole} was useful; "
             "the partition says where the rest went."
         )
 

@@ -45,7 +45,7 @@ _SILENCES = {
     ),
     Silence.STEP_IN_FLIGHT: (
         "a step without its end",
-        "Import the rest of the log: the next step, or the reason of the end, tells.",
+        "The next step tells, or the end of the run with its reason: if the log has more lines, import them.",
     ),
 }
 
