@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.topology.file import Seat, read
+from holdfast.topology.file import MachineSeat, read
 from holdfast.topology.hosts import Hosts
 
 NODES = ("n17", "n18.east.example", "n19.east", "n19.west", "10.0.0.20", "N21")
@@ -83,10 +83,10 @@ def test_a_member_is_on_its_machine_whatever_its_run_calls_it() -> None:
     page = read("nodes: {gpu-17: {gpus: 4}, n5: {gpus: 4}}\n")
     described = page.described(page.survey)
     seats = {
-        "n0.1": Seat("n0", "gpu-17.cluster.example"),
-        "n5.2": Seat("n5", "unheard-of"),
-        "n9.0": Seat("n9", "vm"),
-        "n8.0": Seat("n8"),
+        "n0.1": MachineSeat("n0", "gpu-17.cluster.example"),
+        "n5.2": MachineSeat("n5", "unheard-of"),
+        "n9.0": MachineSeat("n9", "vm"),
+        "n8.0": MachineSeat("n8"),
     }
     seated = described.with_members({"prod": seats})
     on = {member: seated.topology.causes(f"prod/{member}", "node") for member in seats}
@@ -98,6 +98,6 @@ def test_a_member_is_on_its_machine_whatever_its_run_calls_it() -> None:
 
 def test_two_nodes_of_a_run_on_one_machine_do_not_share_the_numbers_of_its_gpus() -> None:
     page = read("nodes: {gpu-17: {gpus: 4}}\n")
-    seats = {f"n{node}.0": Seat(f"n{node}", "gpu-17") for node in (0, 1)}
+    seats = {f"n{node}.0": MachineSeat(f"n{node}", "gpu-17") for node in (0, 1)}
     seated = page.described(page.survey).with_members({"prod": seats})
     assert len(seated.topology.causes("prod/n1.0", "gpu")) == 4

@@ -17,7 +17,7 @@ from holdfast.signals.catalogue import describe
 from holdfast.signals.frame import Floats, Frame, Labels
 from holdfast.signals.source import Source
 from holdfast.topology import file
-from holdfast.topology.file import Seat
+from holdfast.topology.file import MachineSeat
 from holdfast.topology.graph import Topology
 
 S = 10**9
@@ -83,7 +83,7 @@ def topology(
     described = page.described(page.survey)
     if members is None:
         return described.topology
-    seats = {member: Seat(node) for member, node in members.items()}
+    seats = {member: MachineSeat(node) for member, node in members.items()}
     return described.with_members({RUN: seats}).topology
 
 

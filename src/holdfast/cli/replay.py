@@ -76,7 +76,7 @@ def _kept(place: Path) -> list[int]:
 
 
 def _ask(lane_of: RecordedLane, estimate: ReplayEstimate) -> None:
-    """Ask whether a long replay is wanted. Raise `InputError` if nobody answers, or no."""
+    """Ask whether a long replay is wanted. Raise `InputError` if it is not, or the user cannot be asked."""
     nearest = estimate.nearest
     told = (
         f"A replay of step {lane_of.order.step} begins {_begun(estimate.begun)}: "

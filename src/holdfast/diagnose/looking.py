@@ -20,7 +20,7 @@ from holdfast.signals.coverage import Coverage, coverage, skewed
 from holdfast.signals.named import HOSTED, NamedSource, Namer
 from holdfast.signals.source import Source
 from holdfast.signals.translated import TranslatedSource
-from holdfast.topology.file import Described, Maintenance, Seat
+from holdfast.topology.file import Described, MachineSeat, Maintenance
 
 REFERENCE_AGE_NS_MAX = 300 * 10**9
 """The time of a healthy step changes little from one look to the next."""
@@ -161,16 +161,16 @@ def _namer(cluster: Described) -> Namer:
     return Namer(cluster.hosts, frozenset(cluster.topology.names()))
 
 
-Seats = tuple[tuple[str, tuple[tuple[str, Seat], ...]], ...]
+Seats = tuple[tuple[str, tuple[tuple[str, MachineSeat], ...]], ...]
 
 
 def _members(events: Iterable[ev.KnownEvent]) -> Seats:
     """The members of each run according to the record, with their seats."""
-    found: dict[str, dict[str, Seat]] = {}
+    found: dict[str, dict[str, MachineSeat]] = {}
     seated: dict[str, frozenset[str]] = {}
     for event in events:
         if isinstance(event, ev.MemberJoined) and (event.node or event.host):
-            found.setdefault(event.run, {})[event.subject] = Seat(event.node, event.host)
+            found.setdefault(event.run, {})[event.subject] = MachineSeat(event.node, event.host)
         elif isinstance(event, ev.MemberLost):
             found.get(event.run, {}).pop(event.subject, None)
         elif isinstance(event, ev.GenerationOpened) and event.members:
@@ -192,7 +192,9 @@ def seats_of(events: Iterable[ev.KnownEvent], run: str) -> dict[str, str]:
 def _at_machines(events: Sequence[ev.KnownEvent], cluster: Described) -> Sequence[ev.KnownEvent]:
     """The events with the nodes' names from the cluster: a run may call its nodes otherwise."""
     joined = [event for event in events if isinstance(event, ev.MemberJoined) and event.host]
-    names = {(event.run, event.node): cluster.machine(Seat(event.node, event.host)) for event in joined}
+    names = {
+        (event.run, event.node): cluster.machine(MachineSeat(event.node, event.host)) for event in joined
+    }
     if all(node == machine for (_, node), machine in names.items()):
         return events
     return [_at_machine(event, names.get((event.run, _node_of(event)), "")) for event in events]

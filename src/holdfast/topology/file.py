@@ -38,7 +38,7 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Seat(NamedTuple):
+class MachineSeat(NamedTuple):
     """Where a member of a run is: the node as the run calls it, and the machine's own name, if known."""
 
     node: str
@@ -61,7 +61,7 @@ class Described(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         nodes = (name for name, kind in self.survey.kinds.items() if kind == "node")
         return Hosts(nodes, self.survey.spellings)
 
-    def with_members(self, members: Mapping[str, Mapping[str, Seat]]) -> "Described":
+    def with_members(self, members: Mapping[str, Mapping[str, MachineSeat]]) -> "Described":
         """The cluster with these members in these runs instead of the known ones."""
         nodes = {seat: self.machine(seat) for of_run in members.values() for seat in of_run.values()}
         survey = self.survey.with_members(
@@ -84,7 +84,7 @@ class Described(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         return Described(**{**fields, "topology": topology, "survey": survey})
 
-    def machine(self, seat: Seat) -> str:
+    def machine(self, seat: MachineSeat) -> str:
         """The node of this seat: exporters use the machine's name, a file perhaps that in the run."""
         return self.hosts.node(seat.host) or self.hosts.node(seat.node) or seat.host or seat.node
 
