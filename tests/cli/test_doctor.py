@@ -216,3 +216,26 @@ def test_of_a_run_with_a_step_log_no_step_metric_is_asked_for(
     (run,) = (one for one in done.json["missing"] if one["exporter"] == "holdfast run")
     assert (run["is_there"], "--step-metric" in " ".join(run["how"])) == (False, False)
     assert "unused" not in {one["kind"] for one in done.json["doubts"] if not one["subjects"]}
+
+
+def test_it_ends_with_what_can_be_found_and_what_is_next(holdfast: Holdfast, stored: Path) -> None:
+    asked = ("doctor", "--signals", str(stored))
+    told, text = holdfast(*asked, "--json").json, " ".join(holdfast(*asked).out.split())
+    assert text.endswith(told["verdict"])
+    assert (told["next_step"]["of"], told["next_step"]["adds"][0]) == ("the steps of runs", "hang")
+    assert told["missing"][0]["exporter"] == "holdfast run"
+    hang = next(one for one in told["causes"] if one["cause"] == "hang")
+    assert hang == {
+        "cause": "hang",
+        "title": "the run makes no steps",
+        "is_findable": False,
+        "by": ["the steps of runs"],
+    }
+
+
+def test_without_any_signals_it_says_how_to_begin(holdfast: Holdfast) -> None:
+    done = holdfast("doctor")
+    assert (done.code, done.err) == (0, "")
+    assert "Nothing is seen" in done.out
+    assert "You can find none of" in done.out
+    assert holdfast("doctor", "--check").code == 1

@@ -18,6 +18,7 @@ from holdfast.detect.detecting import METRICS
 from holdfast.detect.physics import BALANCE
 from holdfast.detect.scene import PlannedWork
 from holdfast.diagnose.assess import Assessment, Circumstances, Inquiry, assess
+from holdfast.diagnose.findable import findable
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.run_findings import SYMPTOMS
 from holdfast.drills.scenarios import SCENARIOS, Played, play
@@ -96,6 +97,19 @@ def the_incident(name: str) -> Incident:
     return incident
 
 
+class Part:
+    """Some of the metrics of another source."""
+
+    def __init__(self, beneath: Source, prefixes: tuple[str, ...]) -> None:
+        self._beneath, self._prefixes = beneath, prefixes
+
+    def metrics(self) -> tuple[str, ...]:
+        return tuple(name for name in self._beneath.metrics() if name.startswith(self._prefixes))
+
+    def frame(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
+        return self._beneath.frame(metric, window_ns) if metric in self.metrics() else None
+
+
 class Shown:
     """Another source, some of whose frames are replaced."""
 
@@ -124,6 +138,16 @@ class Shown:
 
 
 # -- the right answer ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefixes", [("DCGM_",), ("DCGM_", STEP), ("node_", STEP)], ids=str)
+@pytest.mark.parametrize("name", INCIDENTS)
+def test_what_doctor_calls_out_of_reach_is_not_named(name: str, prefixes: tuple[str, ...]) -> None:
+    part = Part(case(name).source, prefixes)
+    told = frozenset(part.metrics())
+    reached = {one.name for one in findable(told, has_pools=True)}
+    named = {one.cause.mechanism for one in case(name).at(source=part).incidents} - {"unknown"}
+    assert named - {"checkpoint-cadence"} <= reached  # its checkpoints are in the record
 
 
 @pytest.mark.parametrize("name", INCIDENTS)

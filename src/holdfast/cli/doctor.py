@@ -46,7 +46,7 @@ def command(given: _Flags) -> int:
     if given.write is not None and given.write.exists():
         raise InputError(f"{given.write} exists already.", hint="Name another file, or move it away.")
     fine = msgspec.structs.replace(given.signals, step_s=FINEST_S)
-    with open_signals(fine, given.at_ns, window_s=STEPS_WITHIN_NS / 1e9) as source:
+    with open_signals(fine, given.at_ns, window_s=STEPS_WITHIN_NS / 1e9, may_lack=True) as source:
         cluster = known_topology(given.topology_path, fine.prometheus_url, source, given.at_ns)
         steps = runs_in(source, (at_ns - STEPS_WITHIN_NS, at_ns + 1))
         logged = {run: last_step_ns(source, run, at_ns) for run in fine.logged_runs}

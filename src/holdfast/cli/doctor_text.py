@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from rich.console import Console
 
 from holdfast import wording
-from holdfast.cli.tables import table
+from holdfast.cli.tables import table, word
 from holdfast.cli.terminal import printable
-from holdfast.diagnose.checkup import LOGGED, Checkup, Missing, RunSeen, SeenExporter, Spelling
+from holdfast.diagnose.checkup import LOGGED, Checkup, RunSeen, SeenExporter, Spelling
+from holdfast.diagnose.findable import FindableCause, Missing
 from holdfast.topology.hostlist import fold
 
 NAMES_CHARS_MAX = 60
@@ -25,6 +26,9 @@ def show(found: Checkup) -> None:
         console.print("Topology", style="bold")
         for doubt in found.doubts:
             console.print(f"  {doubt.kind}: {printable(doubt.text)}")
+        console.print()
+    _show_causes(console, found.causes)
+    console.print(found.verdict, style="bold")
 
 
 def _show_seen(console: Console, seen: Iterable[SeenExporter]) -> None:
@@ -94,6 +98,15 @@ def _show_runs(console: Console, runs: Iterable[RunSeen]) -> None:
     if len(listed) > RUNS_MAX:
         console.print(f"  ... and {len(listed) - RUNS_MAX:,} more.")
     console.print()
+
+
+def _show_causes(console: Console, causes: Iterable[FindableCause]) -> None:
+    """Those that can be found first."""
+    rows = [
+        (f"  {one.cause}", one.title, "yes" if one.is_findable else f"needs {' or '.join(one.by)}")
+        for one in sorted(causes, key=lambda one: not one.is_findable)
+    ]
+    console.print(table(word("Causes"), "what it is", "can be found", rows=rows, header_style="bold"), "")
 
 
 def _stepless(run: RunSeen) -> str:

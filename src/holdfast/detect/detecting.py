@@ -25,6 +25,7 @@ from holdfast.detect.machines import RULE_DETECTORS
 from holdfast.detect.pace import Pace, margin_of, onset_of, pace_of, stands_since
 from holdfast.detect.panel import MARGIN_S, Panels
 from holdfast.detect.scene import Healthy, PlannedWork, Scene
+from holdfast.detect.signs import Sign
 from holdfast.detect.xids import NO_OVERRIDES, Overrides
 from holdfast.signals.quality import Flaw
 from holdfast.signals.source import Source
@@ -167,7 +168,12 @@ def senses() -> tuple[Sense, ...]:
     return tuple(sense for one in (*MACHINES, *RUNS) for sense in one.senses if sense.metrics)
 
 
-def measured(metrics: frozenset[str]) -> frozenset[str]:
+def recorded() -> frozenset[Sign]:
+    """The signs that are read from the record alone."""
+    return frozenset(sense.sign for one in (*MACHINES, *RUNS) for sense in one.senses if not sense.metrics)
+
+
+def measured(metrics: frozenset[str]) -> frozenset[Sign]:
     """The signs that these metrics can show."""
     return frozenset(sense.sign for sense in senses() if metrics.issuperset(sense.metrics))
 

@@ -5,6 +5,7 @@ module cannot miss any.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -12,9 +13,10 @@ import numpy as np
 from holdfast.detect.detecting import METRICS, senses
 from holdfast.detect.rules import SIGNS
 from holdfast.detect.signs import Sign
+from holdfast.diagnose.findable import FindableCause, Missing, NextStep, causes, next_step, verdict
 from holdfast.diagnose.mechanisms import MECHANISMS
 from holdfast.signals.catalogue import describe
-from holdfast.signals.exporters import AMD, EXPORTERS, Exporter, exporter_of, switching_on
+from holdfast.signals.exporters import AMD, ENGINES, EXPORTERS, Exporter, exporter_of, switching_on
 from holdfast.signals.named import HOSTED, NamedSource, Namer
 from holdfast.signals.source import Source
 from holdfast.signals.stepped import STEP, without_steps
@@ -42,17 +44,6 @@ class SeenExporter(msgspec.Struct, frozen=True, kw_only=True):
     dark: tuple[str, ...]
 
 
-class Missing(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be visible if an exporter showed more. how: what to do, line by line."""
-
-    exporter: str
-    is_there: bool
-    metrics: tuple[str, ...]
-    signs: tuple[str, ...]
-    causes: tuple[str, ...]
-    how: tuple[str, ...]
-
-
 class Spelling(msgspec.Struct, frozen=True, kw_only=True):
     """A host that an exporter names differently than the topology does. node: None if unknown."""
 
@@ -77,6 +68,9 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
     spellings: tuple[Spelling, ...]
     runs: tuple[RunSeen, ...]
     doubts: tuple[Doubt, ...]
+    causes: tuple[FindableCause, ...]
+    next_step: NextStep | None
+    verdict: str
 
     @property
     def is_well(self) -> bool:
@@ -103,15 +97,13 @@ def check_up(
         for exporter in EXPORTERS
         if (shown := [metric for metric in sorted(there) if exporter_of(metric) is exporter])
     ]
+    told, has_pools = there | ({STEP} if with_steps else set()), "pool" in cluster.survey.kinds.values()
+    missing = _missing(there, told, has_pools=has_pools)
+    known = causes(told, partial(_exporter, there=there), has_pools=has_pools)
+    step = next_step(told, missing, has_pools=has_pools)
     return Checkup(
         seen=tuple(seen for seen, _ in found),
-        missing=tuple(
-            _missing(
-                there,
-                there | ({STEP} if with_steps else set()),
-                has_pools="pool" in cluster.survey.kinds.values(),
-            )
-        ),
+        missing=tuple(missing),
         spellings=tuple(spelling for _, spellings in found for spelling in spellings),
         runs=tuple(
             RunSeen(
@@ -127,6 +119,9 @@ def check_up(
         doubts=tuple(
             one for one in doubts(cluster) if one.subjects or one.kind != "unused" or not with_steps
         ),
+        causes=known,
+        next_step=step,
+        verdict=verdict(known, step),
     )
 
 
@@ -193,7 +188,7 @@ def _missing(there: frozenset[str], told: frozenset[str], *, has_pools: bool) ->
     found = []
     for exporter in EXPORTERS:
         signs = by_exporter.get(exporter.name, ())
-        if not signs or (exporter.name == "the serving engines" and not has_pools):
+        if not signs or (exporter is ENGINES and not has_pools):
             continue
         metrics = tuple(dict.fromkeys(one for sign in signs for one in wanted[sign] if one not in told))
         is_there = any(exporter_of(metric) is exporter for metric in there)
@@ -203,11 +198,12 @@ def _missing(there: frozenset[str], told: frozenset[str], *, has_pools: bool) ->
                 is_there=is_there,
                 metrics=metrics,
                 signs=tuple(SIGNS[sign] for sign in signs),
-                causes=_causes(signs),
+                causes=_helped(signs),
                 how=switching_on(exporter, metrics, is_there=is_there),
             )
         )
-    return sorted(found, key=lambda one: -len(one.causes))
+    # The steps of runs come first: without them nothing is seen to be slow.
+    return sorted(found, key=lambda one: (STEP not in one.metrics, -len(one.causes)))
 
 
 def _exporter(metric: str, there: frozenset[str]) -> Exporter:
@@ -217,7 +213,7 @@ def _exporter(metric: str, there: frozenset[str]) -> Exporter:
     return AMD if has_counterpart and has_amd else exporter_of(metric)
 
 
-def _causes(signs: Iterable[str]) -> tuple[str, ...]:
+def _helped(signs: Iterable[str]) -> tuple[str, ...]:
     """The mechanisms that one of these signs would show."""
     wanted = set(signs)
     return tuple(

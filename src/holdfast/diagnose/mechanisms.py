@@ -77,6 +77,11 @@ class Mechanism(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     grows: bool = False
     rivals: tuple[Sign, ...] = ()
 
+    @property
+    def pointers(self) -> tuple[Sign, ...]:
+        """The signs that it needs: without any of them it is not considered."""
+        return self.needs or tuple(self.shows)
+
 
 def _told() -> dict[str, dict[str, object]]:
     return tomllib.loads(files("holdfast.diagnose").joinpath("mechanisms.toml").read_text("utf-8"))

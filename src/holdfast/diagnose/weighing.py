@@ -155,7 +155,7 @@ class _Weighing:
                 )
 
     def _candidates(self, mechanism: Mechanism) -> list[str]:
-        needs = mechanism.needs or tuple(mechanism.shows)
+        needs = mechanism.pointers
         if mechanism.origin.kinds == ("run",):
             return [self.case.scene.run] if any(self.case.has(sign) for sign in needs) else []
         found: dict[str, None] = {}

@@ -38,7 +38,9 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _FILE = msgspec.toml.decode(files("holdfast.signals").joinpath("exporters.toml").read_bytes(), type=_File)
 EXPORTERS = _FILE.exporters
 _BY_NAME = {one.name: one for one in EXPORTERS}
-DCGM, NODE, RUN = (_BY_NAME[name] for name in ("dcgm-exporter", "node_exporter", "holdfast run"))
+DCGM, NODE, RUN, ENGINES = (
+    _BY_NAME[name] for name in ("dcgm-exporter", "node_exporter", "holdfast run", "the serving engines")
+)
 AMD = _BY_NAME["AMD's device-metrics-exporter"]
 OTHER_RUNS = "For any other run, name its step metric with --step-metric, or its log with --step-log."
 UNKNOWN = Exporter(name="another exporter", prefixes=("",), start="Scrape the exporter that shows it.")
@@ -59,6 +61,13 @@ def switching_on(exporter: Exporter, metrics: Sequence[str], *, is_there: bool) 
     return (exporter.start,)
 
 
+def switched_on(exporter: str, metrics: Iterable[str], *, is_there: bool) -> tuple[str, ...]:
+    """Those that these lines surely bring: a collector that is on and shows nothing lacks its devices."""
+    if exporter != NODE.name or not is_there:
+        return tuple(metrics)
+    return tuple(one for one in metrics if (found := _collector(one)) is not None and found.flag)
+
+
 def _counters(metrics: Iterable[str], *, is_there: bool) -> Iterator[str]:
     """The lines for its counters file: a field, its type and a text without commas."""
     if not is_there:
@@ -69,9 +78,13 @@ def _counters(metrics: Iterable[str], *, is_there: bool) -> Iterator[str]:
         yield f"  {metric}, {known.kind}, {known.meaning.replace(',', ';')}"
 
 
+def _collector(metric: str) -> _Collector | None:
+    return next((one for one in _FILE.collectors if metric.startswith(one.prefix)), None)
+
+
 def _collectors(metrics: Iterable[str]) -> Iterator[str]:
     for metric in metrics:
-        found = next((one for one in _FILE.collectors if metric.startswith(one.prefix)), None)
+        found = _collector(metric)
         if found is None:
             yield f"A newer node_exporter shows {metric}."
         elif found.flag:
