@@ -359,6 +359,48 @@ def test_months_teams_projects_runs_and_lines_are_all_less_than_a_cent_from_thei
         assert max(map(abs, off.values())) < 1, level
 
 
+def year_of_three_teams(random: Random, prices: Prices, window: Window) -> list[Report]:
+    """Runs of three teams in every month of a year, all of them in two projects."""
+    stories = []
+    for month in range(1, 13):
+        for number in range(9):
+            story = Story(
+                month_of(2026, month).from_ns,
+                f"run-{month}-{number}",
+                random.randrange(1, 9),
+                team=f"team-{number % 3}",
+                project=f"project-{number % 2}",
+            )
+            stories.append(story.tell(RunEnded, random.randrange(10**14), outcome="completed"))
+    found = [story.reported(prices, window) for story in stories]
+    return [one for one in found if one.paid_gpu_ns]
+
+
+def test_a_year_is_the_sum_of_its_months_and_off_by_less_than_a_cent_for_each_part_rounded() -> None:
+    prices = read("usd_per_gpu_hour = 3.137")
+    october = Window(from_ns=OCTOBER, to_ns=NOVEMBER)
+    alone = spend(prices, *year_of_three_teams(Random(7), prices, october), window=october).invoice
+    whole = spend(prices, *year_of_three_teams(Random(7), prices, Window())).invoice
+    assert alone.lines == tuple(line for line in whole.lines if line.month == "2026-10")
+    assert whole.cents == sum(whole.months.values())
+    levels: tuple[
+        tuple[float, Callable[[InvoiceLine], str], Callable[[InvoiceLine], tuple[str, ...]]], ...
+    ] = (
+        (0.5, lambda line: "all", lambda line: (line.month,)),
+        (1, lambda line: line.team, lambda line: (line.month,)),
+        (1, lambda line: line.project, lambda line: (line.month, line.team)),
+    )
+    for cents_each, level, part in levels:
+        off: dict[str, float] = {}
+        parts: dict[str, set[tuple[str, ...]]] = {}
+        for line in whole.lines:
+            key = level(line)
+            off[key] = off.get(key, 0.0) + line.cents - 100 * line.usd
+            parts.setdefault(key, set()).add(part(line))
+        for key, cents in off.items():
+            assert abs(cents) <= cents_each * len(parts[key]) + 1e-6
+
+
 def test_cents_go_where_most_was_cut_off() -> None:
     assert largest_remainder(100, [Fraction(100, 3)] * 3) == [34, 33, 33]
     assert largest_remainder(2, [Fraction("0.5"), Fraction("0.9"), Fraction("0.6")]) == [0, 1, 1]

@@ -2,8 +2,9 @@
 
 One rule divides cents, the largest remainder: each part is rounded down, and those that lost most by it get
 one more. A month's total is its exact cost, rounded once; its teams share those cents, then a team's projects
-share theirs, a project's runs, and a run's lines. So each of these is less than a cent from its exact cost,
-and all sum up to the cent. Months are rounded each for itself, so a month is the same alone and in a year.
+share theirs, a project's runs, and a run's lines. So within a month each of these is less than a cent from
+its exact cost, and all sum up to the cent. A sum of several of them may be that far off for each: a year is
+the sum of its months, each of which is rounded for itself, so that it is the same alone and in the year.
 `focus_csv` writes them with the columns of FOCUS 1.2, the FinOps Foundation's billing schema
 (focus.finops.org), so that they can be joined with a cloud's own bill.
 """
