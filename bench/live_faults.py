@@ -315,8 +315,8 @@ def migrate(run: LiveRun, member: str) -> int:
 def drain(run: LiveRun, generator: random.Random) -> Struck:
     """Drain a node, and restore it."""
     node = generator.choice(sorted(run.members())).partition(".")[0]
-    at_ns = run.told("drain", node, "--run", NAME)
-    run.told("restore", node, "--run", NAME)
+    at_ns = run.told("drain", NAME, node)
+    run.told("restore", NAME, node)
     return Struck(at_ns=at_ns, subjects=(node,))
 
 

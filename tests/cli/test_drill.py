@@ -72,7 +72,7 @@ def test_mistakes_are_told_in_a_sentence(drill: Any, line: str, sentence: str, h
 def test_an_abort_names_the_drill(drill: Any, tmp_path: Path, scenario: str, target: str, told: str) -> None:
     note = DrillNote(id="one", run="big", scenario=scenario, target=target, due_ns=2**62, put_back=())
     write_note(note_path(tmp_path / "home", "big"), note)
-    assert drill("live --run big --abort").out == f"{told} over; all changes are undone.\n"
+    assert drill("live big --abort").out == f"{told} over; all changes are undone.\n"
 
 
 @pytest.fixture(scope="module")

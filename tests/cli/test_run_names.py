@@ -39,7 +39,7 @@ BY_RUN: dict[str, tuple[str, ...]] = {
     "events": ("events", "{}"),
     "incidents": ("incidents", "{}"),
     "cadence": ("plan", "cadence", "--gpus", "8", "--run", "{}"),
-    "run": ("plan", "run", "--steps", "100", "--run", "{}"),
+    "run": ("plan", "run", "--steps", "100", "--start", "2026-11-20", "--run", "{}"),
     "fit": ("plan", "fit", "--run", "{}"),
     "diagnose": ("diagnose", "{}"),
     "runbook": ("runbook", "{}"),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.cli import _HOLDFAST
+from holdfast.cli import HOLDFAST
 from holdfast.diagnose import mechanisms
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.runbooks import SEAMS, UNKNOWN, facts, names, runbook, seam_runbook
@@ -136,7 +136,7 @@ def test_a_name_cannot_pass_for_a_line_or_a_command_of_ours(incident: Make) -> N
 
 
 def test_commands_are_sound_shell_and_verbs_exist(rendered: dict[str, str]) -> None:
-    verbs = set(_HOLDFAST.list_commands(None))  # type: ignore[arg-type]
+    verbs = set(HOLDFAST.list_commands(None))  # type: ignore[arg-type]
     for name, text in rendered.items():
         script = "\n".join(blocks(text, "bash"))
         checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)

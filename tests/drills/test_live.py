@@ -58,7 +58,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
 
 def drill(start: Start, *words: str, code: int = 0) -> Any:
-    done = start.verb("drill", "live", *words, "--run", RUN, "--json")
+    done = start.verb("drill", "live", RUN, *words, "--json")
     assert done.returncode == code, done.stderr
     return msgspec.json.decode(done.stdout) if done.stdout else done.stderr
 
@@ -82,7 +82,7 @@ def test_processes_of_a_run_of_the_same_name_are_not_touched(start: Start) -> No
 def test_a_run_gets_through_and_the_record_says_so(start: Start, scenario: str, tmp_path: Path) -> None:
     start.endpoint(RUN)  # until it has a successor
     page = tmp_path / "page.html"
-    done = start.verb("drill", "live", scenario, "--run", RUN, "--json", "--html", str(page))
+    done = start.verb("drill", "live", RUN, scenario, "--json", "--html", str(page))
     found = msgspec.json.decode(done.stdout)
     assert done.returncode == (found["score"] != found["judged"]), done.stderr
     assert (" are struck;" in done.stderr) == (scenario == "two-at-once")
@@ -111,7 +111,7 @@ def test_what_cannot_be_is_one_sentence(start: Start, words: tuple[str, ...], wh
 
 
 def test_an_agent_goes_on_when_the_drill_is_aborted_though_the_drill_itself_was_killed(start: Start) -> None:
-    command = [sys.executable, "-m", "holdfast", "drill", "live", "agent-frozen", "--run", RUN]
+    command = [sys.executable, "-m", "holdfast", "drill", "live", RUN, "agent-frozen"]
     told = start.directory / "told"
     with (
         told.open("wb") as stderr,
@@ -133,19 +133,19 @@ def test_an_agent_goes_on_when_the_drill_is_aborted_though_the_drill_itself_was_
     assert note is not None
     (frozen,) = (one.process.pid for one in note.put_back if isinstance(one, Continue))
     assert drill_again_is_refused(start)
-    done = start.verb("drill", "live", "--abort", "--run", RUN)
+    done = start.verb("drill", "live", RUN, "--abort")
     assert "all changes are undone" in done.stdout
     assert not is_alive(frozen) or not is_stopped(frozen)
     assert note.keeper is not None
     until(lambda: note.keeper is not None and not is_alive(note.keeper.pid))
-    assert "No drill" in start.verb("drill", "live", "--abort", "--run", RUN).stderr
+    assert "No drill" in start.verb("drill", "live", RUN, "--abort").stderr
 
 
 @contextlib.contextmanager
 def half_speed(start: Start, **environment: str) -> "Iterator[tuple[subprocess.Popen[bytes], Path]]":
     """A drill that lasts, and the file with what it says."""
     told = start.directory / "told"
-    command = [sys.executable, "-m", "holdfast", "drill", "live", "half-speed", "--run", RUN, "--for", "200s"]
+    command = [sys.executable, "-m", "holdfast", "drill", "live", RUN, "half-speed", "--for", "200s"]
     with (
         told.open("wb") as said,
         subprocess.Popen(
@@ -161,7 +161,7 @@ def half_speed(start: Start, **environment: str) -> "Iterator[tuple[subprocess.P
 def test_a_drill_that_is_aborted_ends_with_a_sentence_and_no_verdict(start: Start) -> None:
     with half_speed(start) as (playing, told):
         until(lambda: "is struck" in told.read_text(), told.read_text)
-        assert "all changes are undone" in start.verb("drill", "live", "--abort", "--run", RUN).stdout
+        assert "all changes are undone" in start.verb("drill", "live", RUN, "--abort").stdout
         assert playing.wait(WAIT_S) == 3, told.read_text()
     assert re.search(r"half-speed of n\S+ was aborted after \d+ s; it is not judged\.", told.read_text())
     assert "verdict" not in told.read_text()
@@ -180,7 +180,7 @@ def test_a_drill_that_is_aborted_before_its_keeper_is_there_says_so(start: Start
     (tmp_path / "sitecustomize.py").write_text(LATE_KEEPER, encoding="utf-8")
     with half_speed(start, PYTHONPATH=str(tmp_path)) as (playing, told):
         until(lambda: read_note(note_path(start.home, RUN)), told.read_text)
-        assert "all changes are undone" in start.verb("drill", "live", "--abort", "--run", RUN).stdout
+        assert "all changes are undone" in start.verb("drill", "live", RUN, "--abort").stdout
         assert playing.wait(WAIT_S) == 3, told.read_text()
     assert re.search(r"half-speed of n\S+ was aborted before it struck; it is not judged\.", told.read_text())
     assert "is struck" not in told.read_text()
@@ -301,7 +301,7 @@ class Training:
 
     def drill(self, *words: str) -> Any:
         done = subprocess.run(
-            [sys.executable, "-m", "holdfast", "drill", "live", *words, "--run", RUN, "--json"],
+            [sys.executable, "-m", "holdfast", "drill", "live", RUN, *words, "--json"],
             env={**os.environ, "HOLDFAST_HOME": str(self.start.home)},
             capture_output=True,
             text=True,
@@ -404,9 +404,18 @@ def test_a_link_is_shaped_and_put_back(tmp_path: Path) -> None:
             networked.until_generation("n0.0", "n1.0")
             home = tmp_path / "0" / "home"
             until(lambda: find_endpoint(home, "r"))
-            command = [*machines[0].prefix, sys.executable, "-m", "holdfast", "drill", "live", "slow-link"]
+            command = [
+                *machines[0].prefix,
+                sys.executable,
+                "-m",
+                "holdfast",
+                "drill",
+                "live",
+                "r",
+                "slow-link",
+            ]
             with subprocess.Popen(
-                [*command, "--run", "r", "--target", "n1", "--for", "10s", "--json"],
+                [*command, "--target", "n1", "--for", "10s", "--json"],
                 env={**os.environ, "HOLDFAST_HOME": str(home)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -430,7 +439,7 @@ def queues(prefix: tuple[str, ...]) -> str:
 
 
 def test_the_monkey_says_what_it_would_do_and_stops_when_told(start: Start) -> None:
-    words = ("drill", "monkey", "--run", RUN, "--seed", "5", "--weekends")
+    words = ("drill", "monkey", RUN, "--seed", "5", "--weekends")
     told = start.verb(*words, "--list", "--json")
     assert told.returncode == 0, told.stderr
     due = msgspec.json.decode(told.stdout)

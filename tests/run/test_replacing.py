@@ -250,7 +250,7 @@ def test_a_node_is_migrated_to_the_spare_node_that_is_named(cluster: "MakeCluste
 
 def test_a_node_is_not_migrated_where_no_node_is_spare(cluster: "MakeCluster") -> None:
     made = up(cluster, nodes=2, slots=2, steps=10**6)
-    drain = f"`holdfast drain n1 --run {made.state.policy.run}`"
+    drain = f"`holdfast drain {made.state.policy.run} n1`"
     hint = f"To go on without it, use {drain}: the others share its lanes."
     sentence = "no spare node can take the place of n1"
     assert tell(made, Migrate(member="n1")) == Answer(ok=False, sentence=sentence, hint=hint)

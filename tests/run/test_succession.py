@@ -431,7 +431,7 @@ def test_a_move_goes_on_while_another_coordinator_is_chosen(start: Start, tmp_pa
     pid = others[0].pids()[-1]
     os.kill(pid, signal.SIGSTOP)  # so that the drain takes until it goes on
     with ThreadPoolExecutor() as pool:
-        drain = pool.submit(start.verb, "drain", "n2", "--run", "r")
+        drain = pool.submit(start.verb, "drain", "r", "n2")
         first.until_said("n2 is to be drained")
         kill_coordinator(start, "r")
         first.until_said(TAKEN_OVER)

@@ -16,7 +16,7 @@ from holdfast.cli.terminal import NO_ROOM, discard_output, open_streams
 from holdfast.cli.usage import sentence
 from holdfast.record.errors import HoldfastError, complaint
 
-_HOLDFAST = LazyGroup(
+HOLDFAST = LazyGroup(
     "holdfast.cli",
     {
         "Train": {
@@ -67,8 +67,8 @@ _HOLDFAST = LazyGroup(
     name="holdfast",
     help="Keeps training runs moving, finds what slows them, and accounts for every GPU-second.",
 )
-_HOLDFAST.context_settings = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
-click.version_option(__version__, "--version", prog_name="holdfast")(_HOLDFAST)
+HOLDFAST.context_settings = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+click.version_option(__version__, "--version", prog_name="holdfast")(HOLDFAST)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -79,8 +79,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
-        with _HOLDFAST.make_context("holdfast", arguments) as context:
-            outcome: Any = _HOLDFAST.invoke(context)
+        with HOLDFAST.make_context("holdfast", arguments) as context:
+            outcome: Any = HOLDFAST.invoke(context)
         sys.stdout.flush()
         return outcome if isinstance(outcome, int) else 0
     except click.exceptions.Exit as stop:

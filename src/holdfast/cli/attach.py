@@ -7,10 +7,10 @@ from contextlib import closing, contextmanager, nullcontext
 
 import click
 
-from holdfast.cli.going import located_here
+from holdfast.cli.going import NotDone, answering, located_here, running
 from holdfast.cli.record import home
 from holdfast.cli.terminal import printable
-from holdfast.record.errors import HoldfastError
+from holdfast.record.errors import InputError
 from holdfast.run.endpoint import run_directory
 from holdfast.run.lines import LINES_FILE, LinesReader
 from holdfast.run.site import Site
@@ -30,13 +30,15 @@ def command(run: str) -> int:
     needs the run's token in $HOLDFAST_TOKEN. Any number of terminals may show a run. An interrupt ends the
     view, not the run: `holdfast stop` does that. Exit code: the run's; 130 after an interrupt.
     """
+    run = running(run)
     try:
-        over, recorded_at = asyncio.run(_shown(run))
+        with answering(run):
+            over, recorded_at = asyncio.run(_shown(run))
     except KeyboardInterrupt:
         click.echo(f"holdfast: run {run} goes on; `holdfast attach {run}` shows it again", err=True)
         return EXIT_INTERRUPTED
     if over is None:
-        raise HoldfastError(
+        raise NotDone(
             f"The coordinator of the run {run!r} is gone, and has no successor.",
             hint="Start the run again; it goes on from its checkpoint.",
         )
@@ -72,7 +74,10 @@ def _lines(run: str) -> Iterator[LinesReader]:
     try:
         lines = LinesReader(run_directory(home(), run) / LINES_FILE)
     except OSError as error:
-        raise HoldfastError(f"The lines of the run {run!r} cannot be read: {error.strerror}.") from None
+        raise InputError(
+            f"The lines of the run {run!r} cannot be read: {error.strerror}.",
+            hint=f"If it has ended meanwhile, `holdfast report {run}` says how.",
+        ) from None
     with closing(lines):
         yield lines
 

@@ -6,10 +6,10 @@ from typing import get_args
 import click
 
 from holdfast.cli.flags import FiniteRange
-from holdfast.cli.going import answer_of
+from holdfast.cli.going import NotDone, answer_of, running
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
-from holdfast.record.errors import HoldfastError
+from holdfast.record.errors import InputError
 from holdfast.run.wire import FaultKind, Strike
 
 FOR_S, FOR_S_MAX = 3.0, 86_400.0
@@ -37,9 +37,10 @@ def command(run: str, fault: FaultKind, target: str, for_s: float, seed: int | N
     """
     seed = secrets.randbits(32) if seed is None else seed
     strike = Strike(fault=fault, target=target, seed=seed, for_s=for_s)
-    answer = answer_of(run, strike)
+    answer = answer_of(running(run), strike)
     if not answer.ok:
-        raise HoldfastError(f"Nothing was struck: {answer.sentence}.", hint=answer.hint)
+        refused = InputError if answer.is_mistake else NotDone
+        raise refused(f"Nothing was struck: {answer.sentence}.", hint=answer.hint)
     if as_json:
         print_json(answer)
     else:

@@ -549,11 +549,13 @@ def _strike(state: RunState, strike: Strike) -> Answer:
     else:
         struck = [member for member in living if member.name == strike.target]
     if not struck:
-        return Answer(ok=False, sentence=f"the run has {replacing.unknown(state, strike.target)}")
+        sentence = f"the run has {replacing.unknown(state, strike.target)}"
+        return Answer(ok=False, sentence=sentence, is_mistake=True)
     if strike.fault == "node" and strike.target == struck[0].name:
         node = struck[0].node
         sentence = f"{strike.target} is a member; its node is {node}"
-        return Answer(ok=False, sentence=sentence, hint=f"To strike the whole node, name {node}.")
+        hint = f"To strike the whole node, name {node}."
+        return Answer(ok=False, sentence=sentence, hint=hint, is_mistake=True)
     for member in struck:
         member.struck_ns = state.now_ns
     match strike.fault:

@@ -84,7 +84,7 @@ def advice(state: RunState, node: str) -> str:
     """What to do to go on without the node."""
     others = sum(not other.is_drained for other in state.roster.nodes.values() if other.name != node)
     if others >= max(1, state.policy.nodes_min):
-        return f"use `holdfast drain {node} --run {state.policy.run}`: the others share its lanes"
+        return f"use `holdfast drain {state.policy.run} {node}`: the others share its lanes"
     return "start the run again on another machine: it goes on from its checkpoint"
 
 

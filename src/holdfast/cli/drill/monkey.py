@@ -9,7 +9,8 @@ import msgspec
 from holdfast import wording
 from holdfast.cli.drill.live import as_data, drill_of
 from holdfast.cli.ending import StopRequest, on_signal
-from holdfast.cli.flags import option, shared, takes
+from holdfast.cli.flags import argument, option, shared, takes
+from holdfast.cli.going import RunFirst, running
 from holdfast.cli.record import home, json_option, open_record, store_option
 from holdfast.cli.terminal import print_json, printable, say
 from holdfast.diagnose.lifecycle import restored
@@ -39,7 +40,7 @@ WAIT_S = 180.0
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    run: str = option("--run", "A run that is live on this machine.", required=True, metavar="RUN")
+    run: str = argument(callback=lambda context, parameter, asked: running(asked))
     per_day: int = option(
         "Most drills per day.", type=click.IntRange(min=1), default=2, show_default=True, metavar="N"
     )
@@ -56,13 +57,13 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     as_json: bool = shared(json_option)
 
 
-@click.command("monkey")
+@click.command("monkey", cls=RunFirst)
 @takes(_Flags)
 def command(given: _Flags) -> int:
-    """Make drills of `holdfast drill live` in RUN at random moments, unannounced, until stopped.
+    """Make drills of `holdfast drill live` in RUN, which is live here, at random moments, unannounced.
 
-    A drill is skipped while something is wrong already, or when the day's budget is spent. An interrupt or
-    SIGTERM ends the command; a fault that is under way ends by itself.
+    A drill is skipped while something is wrong already, or when the day's budget is spent. The command
+    goes on until an interrupt or SIGTERM; a fault that is under way then ends by itself.
     """
     budget = MonkeyBudget(
         per_day=given.per_day,
