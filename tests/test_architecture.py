@@ -139,6 +139,47 @@ def units_of_their_own(package: Path) -> Iterator[str]:
                     yield f"{relative}:{node.lineno}: {target.id} belongs into {UNITS}"
 
 
+_SHORTEST = re.compile(r"[gGeE]$")
+_SHORTEST_IN_TEXT = re.compile(r"\{[^{}\"']*:[-+ ,#0-9.]*[gGeE]\}|%\.[0-9]+[gGeE]")
+"""Formats that write large and small numbers with an exponent, in an f-string and for `format` and `%`."""
+FOR_PROGRAMS = {Path("cli", "collect_outlets.py"), Path("drills", "openmetrics.py")}
+"""What they write is read by databases, digit by digit."""
+
+
+def exponents(package: Path) -> Iterator[str]:
+    """One sentence for each number that a module writes with `g` or `e`, which people read as `1.02e+03`.
+
+    A constant of the code may have `g`: its author saw what becomes of it. `wording` has the formats for all
+    others.
+    """
+    hint = "wording.number and wording.seconds write it without an exponent"
+    for path in sorted(package.rglob("*.py")):
+        relative = path.relative_to(package)
+        if relative in FOR_PROGRAMS or relative.parts[0] == "wording":
+            continue
+        nodes = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.expr)]
+        for number in sorted({node.lineno for node in nodes if _has_exponent(node)}):
+            yield f"{relative}:{number}: {hint}"
+    for page in sorted(package.rglob("*.html")):
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            if _SHORTEST_IN_TEXT.search(line):
+                yield f"{page.relative_to(package)}:{number}: {hint}"
+
+
+def _has_exponent(node: ast.expr) -> bool:
+    if isinstance(node, ast.FormattedValue) and isinstance(node.format_spec, ast.JoinedStr):
+        end = node.format_spec.values[-1:]
+        is_shortest = any(isinstance(one, ast.Constant) and _SHORTEST.search(str(one.value)) for one in end)
+        return is_shortest and not _is_fixed(node.value)
+    return isinstance(node, ast.Constant) and bool(_SHORTEST_IN_TEXT.search(str(node.value)))
+
+
+def _is_fixed(value: ast.expr) -> bool:
+    """Whether a formatted value is a constant of the code, or computed from such alone."""
+    names = [node.id for node in ast.walk(value) if isinstance(node, ast.Name)]
+    return all(name.isupper() for name in names)
+
+
 def benchmarks_with_torch(folder: Path) -> Iterator[str]:
     """One sentence for each import of torch by a benchmark that is not a training script."""
     for path in sorted(folder.rglob("*.py")):
@@ -273,6 +314,20 @@ def test_a_unit_that_is_defined_again_is_found(tmp_path: Path) -> None:
     _write(tmp_path / "wording" / "units.py", "HOUR_NS = 3_600 * 10**9")
     _write(tmp_path / "ledger" / "fold.py", "WAIT_S = 60\n_HOUR_NS = 3_600 * 10**9")
     assert list(units_of_their_own(tmp_path)) == ["ledger/fold.py:2: _HOUR_NS belongs into wording/units.py"]
+
+
+def test_numbers_that_people_read_have_no_exponent() -> None:
+    assert list(exponents(ROOT / "src" / "holdfast")) == []
+
+
+def test_a_number_with_an_exponent_is_found(tmp_path: Path) -> None:
+    fine = 'f"{WAIT_S:g} s, {a:,.1f}, {name:.40}, {at:%H}, 50 % each"'
+    lines = ('f"{took_s:.3g} s"', 'f"{a:{b},g}"', '"{:,.2g}".format(a)', '"%.3g s" % a', 'f"{a:e}"', fine)
+    _write(tmp_path / "run" / "hub.py", "\n".join(lines))
+    _write(tmp_path / "wording" / "__init__.py", 'f"{a:g}"')
+    _write(tmp_path / "dashboard" / "page.html", '<p>{{ "{:,g}".format(a) }}</p>\n<p>{{ a | number }}</p>')
+    places = [told.partition(": ")[0] for told in exponents(tmp_path)]
+    assert places == [*(f"run/hub.py:{line}" for line in range(1, 6)), "dashboard/page.html:1"]
 
 
 def test_no_modules_import_each_other() -> None:

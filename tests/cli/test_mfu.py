@@ -44,7 +44,7 @@ def test_the_run_stands_beside_the_reference(capsys: Captured, monkeypatch: pyte
         "model TFLOP/s per GPU           408.2             400.0\n"
         "\n"
         "peak   989 TFLOP/s per GPU, dense bf16\n"
-        "model  64.86e9 parameters, 64.86e9 used per token\n"
+        "model  64.9 billion parameters, 64.9 billion used per token\n"
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.diagnose.alerts import SEVERITIES, alert, severity, summary
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.wording import members, moment, money, share
+from holdfast.diagnose.wording import members, moment, share
 from holdfast.wording import lasting, listed
 
 Make = Callable[..., Incident]
@@ -114,8 +114,6 @@ def test_the_rules_go_from_grave_to_light() -> None:
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        (money(3.5), "3.50 USD"),
-        (money(1234.6), "1,235 USD"),
         (share(0.33), "33 %"),
         (share(0.0034), "< 1 %"),
         (share(0.9999), "> 99 %"),

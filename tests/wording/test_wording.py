@@ -214,6 +214,53 @@ def test_a_loss_as_progress() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("value", "digits", "words"),
+    [
+        (1_020.4, 3, "1,020"),
+        (10_312, 3, "10,312"),
+        (1_234_567.0, 6, "1,234,567"),
+        (999.6, 3, "1,000"),
+        (0.9996, 3, "1"),
+        (0.014312, 3, "0.0143"),
+        (3.2e-5, 4, "0.000032"),
+        (3.99, 6, "3.99"),
+        (0, 3, "0"),
+        (-0.0, 3, "0"),
+        (-1.5, 6, "−1.5"),
+        (1e-12, 6, "< 0.000000001"),
+        (-1e-12, 6, "> −0.000000001"),
+        (float("inf"), 3, "inf"),
+        (float("nan"), 3, "nan"),
+    ],
+)
+def test_a_number_has_few_digits_and_no_exponent(value: float, digits: int, words: str) -> None:
+    assert wording.number(value, digits) == words
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(1, 12))
+def test_a_number_is_what_it_says(value: float, digits: int) -> None:
+    written = wording.number(value, digits)
+    assert "e" not in written
+    assert float(wording.plain(value)) == pytest.approx(value, rel=1e-11)
+    if written[0] not in "<>":
+        assert float(written.replace(",", "").replace("−", "-")) == pytest.approx(
+            value, rel=10.0 ** (1 - digits)
+        )
+
+
+def test_a_number_in_a_file_is_read_as_it_was_written() -> None:
+    assert [wording.plain(one) for one in (33_750.0, 1e-5, -2.5, 0)] == ["33750", "0.00001", "-2.5", "0"]
+
+
+@pytest.mark.parametrize(
+    ("value_s", "words"),
+    [(0, "0 s"), (0.0182, "18.2 ms"), (0.43, "0.43 s"), (46.34, "46.3 s"), (1_020, "17 min")],
+)
+def test_seconds_that_were_measured(value_s: float, words: str) -> None:
+    assert wording.seconds(value_s) == words
+
+
 def test_how_often_and_how_many_are_said_in_one_way() -> None:
     assert [wording.times(count) for count in (1, 2, 1_200)] == ["once", "2 times", "1,200 times"]
     assert wording.listed(["n1", "n2", "n3"], 2) == "n1, n2 and 1 more"

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from holdfast import wording
 from holdfast.detect.suspects import SuspectPart, unproven
 from holdfast.ledger.flops import Chip, chip_named, peak_flops_per_s
 from holdfast.ledger.references import bus_limit_gb_per_s, reference_bandwidth
@@ -135,10 +136,11 @@ def read_reference(path: Path) -> dict[str, float]:
 
 def reference_text(found: Iterable[CheckedFigure]) -> str:
     """Write what `read_reference` reads: all figures of which more is better, and the latencies."""
-    shown = [
-        one for one in found if one.value is not None and (one.sense == "at-least" or one.name in SPREADS)
-    ]
-    return "".join(f'"{one.name}" = {one.value:.6g}\n' for one in shown)
+    return "".join(
+        f'"{one.name}" = {wording.plain(one.value, 6)}\n'
+        for one in found
+        if one.value is not None and (one.sense == "at-least" or one.name in SPREADS)
+    )
 
 
 def held_against(found: Iterable[CheckedFigure], known: Mapping[str, float]) -> list[CheckedFigure]:

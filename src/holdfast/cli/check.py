@@ -8,6 +8,7 @@ import click
 import msgspec
 from rich.console import Console
 
+from holdfast import wording
 from holdfast.check.answering import FabricAnswerer
 from holdfast.check.checking import CheckPlan, NodeCheck, check_node, require_known
 from holdfast.check.fabric import place_named, read_token
@@ -129,7 +130,7 @@ def _show(found: NodeCheck) -> None:
     rows = [
         (
             one.name,
-            "-" if one.value is None else f"{one.value:,.4g} {one.unit}".rstrip(),
+            "-" if one.value is None else f"{wording.number(one.value, 4)} {one.unit}".rstrip(),
             _wanted(one),
             _verdict(one),
             printable(one.note),
@@ -158,4 +159,4 @@ def _verdict(one: CheckedFigure) -> str:
 def _wanted(one: CheckedFigure) -> str:
     if one.reference is None:
         return "-"
-    return f"{'at least' if one.sense == 'at-least' else 'at most'} {one.reference:,.4g}"
+    return f"{'at least' if one.sense == 'at-least' else 'at most'} {wording.number(one.reference, 4)}"

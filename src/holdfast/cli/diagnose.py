@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from holdfast import wording
 from holdfast.cli.flags import argument, is_typed, option, shared, takes
 from holdfast.cli.incident_text import show
 from holdfast.cli.prices import load_prices, prices_option
@@ -171,10 +172,10 @@ def _again(given: _Flags, run: str) -> tuple[str, ...]:
     signals = given.signals
     values = {
         "at_ns": None if given.at_ns is None else stamp(given.at_ns).replace(" ", "T"),
-        "window_s": f"{given.window_s:g}s",
+        "window_s": f"{wording.plain(given.window_s)}s",
         "gpus": given.gpus,
         "flight_recorder": given.flight_recorder,
-        "step_s": None if signals.step_s is None else f"{signals.step_s:g}s",
+        "step_s": None if signals.step_s is None else f"{wording.plain(signals.step_s)}s",
         "step_metric": signals.step_metric,
         "prometheus_url": signals.prometheus_url and place(signals.prometheus_url),
         "signals_path": signals.signals_path,

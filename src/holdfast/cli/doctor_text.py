@@ -39,7 +39,7 @@ def _show_seen(console: Console, seen: Iterable[SeenExporter]) -> None:
     console.print("Seen", style="bold")
     exporters = table("  exporter", "metrics", "hosts", "every", "dark", header_style="dim")
     for one in rows:
-        every = "" if one.every_s is None else f"{one.every_s:g} s"
+        every = "" if one.every_s is None else f"{wording.number(one.every_s)} s"
         dark = f"{len(one.dark):,}: {wording.short(fold(one.dark), NAMES_CHARS_MAX)}" if one.dark else ""
         cells = (f"{one.metrics:,}", f"{one.hosts or '-':}", every, printable(dark))
         exporters.add_row(f"  {one.exporter}", *cells)

@@ -90,7 +90,7 @@ def _told(pace: ReportedPace) -> str:
     }[pace.origin]
     return (
         f"Over the whole run, {share(pace.slowdown_share)} of the time in steps was slowdown: a healthy step "
-        f"takes {pace.step_ns / 1e9:.3g} s, {origin}."
+        f"takes {wording.number(pace.step_ns / 1e9, 3)} s, {origin}."
     )
 
 

@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
+from holdfast import wording
 from holdfast.cli.live_text import since, strength
 from holdfast.cli.tables import GAP_CHARS, figure, table, word
 from holdfast.cli.terminal import printable
@@ -154,7 +155,7 @@ def _progress(status: Status, width: int) -> Table | Text:
     pace, left = "", ""
     if status.rate and status.outcome is None:
         left_ns = round((status.steps_total - status.step) / status.rate * 1e9)
-        pace, left = f"{status.rate:.3g}/s", f"{since(0, left_ns)} left"
+        pace, left = f"{wording.number(status.rate, 3)}/s", f"{since(0, left_ns)} left"
     bar = ProgressBar(
         total=status.steps_total,
         completed=status.step,

@@ -8,9 +8,9 @@ def progress(status: Status) -> str:
     """The progress of the run in one line."""
     parts = [f"step {status.step:,}" + (f" of {status.steps_total:,}" if status.steps_total else "")]
     if status.loss is not None:
-        parts.append(f"loss {status.loss:.4g}")
+        parts.append(f"loss {wording.number(status.loss, 4)}")
     if status.rate:
-        parts.append(f"{status.rate:.3g} steps/s")
+        parts.append(f"{wording.number(status.rate, 3)} steps/s")
     return ", ".join((*parts, strength(status), f"generation {status.generation}"))
 
 

@@ -5,6 +5,7 @@ from typing import get_args
 import click
 import msgspec
 
+from holdfast import wording
 from holdfast.cli.flags import FiniteRange, flag_of, option, takes
 from holdfast.cli.terminal import print_json, say
 from holdfast.ledger import flops, references
@@ -224,9 +225,11 @@ def _doubt(flags: _Flags, answer: ComparedThroughput) -> str | None:
     if mfu > 100:
         return f"An MFU of {mfu:,.0f} % is impossible. {_overcounted(flags, answer)}"
     if hfu > 100:
-        return f"An HFU of {hfu:,.0f} % is impossible. Is --recompute {flags.recompute:g} right?"
+        return (
+            f"An HFU of {hfu:,.0f} % is impossible. Is --recompute {wording.number(flags.recompute)} right?"
+        )
     if mfu < HARDLY_TRAINING_PERCENT:
-        return f"An MFU of {mfu:.2g} % is hardly training. {_undercounted(flags, mfu)}"
+        return f"An MFU of {wording.number(mfu, 2)} % is hardly training. {_undercounted(flags, mfu)}"
     return None
 
 
@@ -252,7 +255,8 @@ def _undercounted(flags: _Flags, mfu: float) -> str:
         together = f"{mfu * flags.gpus:.0f} %"
         return f"Is {_throughput_flags(flags)} per GPU? For all {flags.gpus} it would be {together}."
     if flags.step_s is not None and _plausible(mfu * 1000):
-        return f"Is --step-s {flags.step_s:g} in milliseconds? Then it would be {mfu * 1000:.0f} %."
+        taken = f"Is --step-s {wording.number(flags.step_s)} in milliseconds?"
+        return f"{taken} Then it would be {mfu * 1000:.0f} %."
     return f"Check {_throughput_flags(flags)} and --gpus {flags.gpus}."
 
 
@@ -263,7 +267,7 @@ def _plausible(mfu_percent: float) -> bool:
 
 def _throughput_flags(flags: _Flags) -> str:
     if flags.tokens_per_s is not None:
-        return f"--tokens-per-s {flags.tokens_per_s:g}"
+        return f"--tokens-per-s {wording.number(flags.tokens_per_s)}"
     return f"--tokens-per-step {flags.tokens_per_step}"
 
 
@@ -275,7 +279,10 @@ def _show(answer: ComparedThroughput) -> None:
     console = Console(highlight=False, markup=False)
     for line in _verdict(answer):
         click.echo(click.wrap_text(line, width=console.width))
-    both, recomputed = (answer.full, answer.causal), f"HFU, recompute {answer.throughput.recompute:g}"
+    both, recomputed = (
+        (answer.full, answer.causal),
+        f"HFU, recompute {wording.number(answer.throughput.recompute)}",
+    )
     rows = (
         ("MFU", *(f"{counted.mfu_percent:.1f} %" for counted in both)),
         (recomputed, *(f"{counted.hfu_percent:.1f} %" for counted in both)),
@@ -284,10 +291,9 @@ def _show(answer: ComparedThroughput) -> None:
     columns = ("", figure("full attention"), figure("causal attention"))
     console.print(table(*columns, rows=rows))
     model, peak_tflops = answer.throughput.model, answer.throughput.peak_flops_per_s / 1e12
-    click.echo(f"\npeak   {peak_tflops:,g} TFLOP/s per GPU, dense {answer.precision}")
-    click.echo(
-        f"model  {model.params / 1e9:.4g}e9 parameters, {model.active_params / 1e9:.4g}e9 used per token"
-    )
+    click.echo(f"\npeak   {wording.number(peak_tflops)} TFLOP/s per GPU, dense {answer.precision}")
+    params, active = (wording.rough(some) for some in (model.params, model.active_params))
+    click.echo(f"model  {params} parameters, {active} used per token")
 
 
 def _verdict(answer: ComparedThroughput) -> list[str]:

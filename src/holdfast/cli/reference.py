@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import click
 
+from holdfast import wording
 from holdfast.cli.terminal import print_json, say
 from holdfast.ledger import references
 from holdfast.ledger.flops import chip_named
@@ -89,7 +90,7 @@ def _mfu_cells(row: references.MfuReference, source: str) -> tuple[str, ...]:
 
 def _bandwidth_cells(row: references.BandwidthReference, source: str) -> tuple[str, ...]:
     gpus = f"{row.gpus:,}" if row.gpus else "?"
-    size = f"{row.size_bytes / 2**30:g} GiB" if row.size_bytes else "?"
+    size = f"{wording.number(row.size_bytes / 2**30)} GiB" if row.size_bytes else "?"
     speed = f"{row.bus_gb_per_s:.1f}"
     return (row.chip, gpus, row.reach, row.collective, size, speed, row.basis, row.how, source)
 
@@ -104,4 +105,4 @@ def _source_cells(number: str, source: references.PublicationSource) -> tuple[st
 
 
 def _size(params: int) -> str:
-    return f"{params / 1e9:.3g}B" if params >= 1e9 else f"{params / 1e6:.0f}M"
+    return f"{wording.number(params / 1e9, 3)}B" if params >= 1e9 else f"{params / 1e6:.0f}M"

@@ -22,7 +22,7 @@ def show(compared: Comparison) -> None:
     runs = wording.many(compared.runs, "run")
     console.print(
         f"{printable(compared.preset)}: {compared.gpus:,} GPUs and {_spares(compared)} for "
-        f"{compared.days:g} {'day' if compared.days == 1 else 'days'}, {runs} from seed {compared.seed}",
+        f"{wording.many(compared.days, 'day')}, {runs} from seed {compared.seed}",
         markup=False,
         soft_wrap=True,
     )
@@ -82,13 +82,8 @@ def compact(value: float) -> str:
     """A number with three digits: 1.87 M, 447 k, -5.67 M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
-            return f"{_three_figures(value / size)} {unit}"
-    return _three_figures(value)
-
-
-def _three_figures(value: float) -> str:
-    """Round first and format then, so that 999.6 is 1000 and not 1e+03."""
-    return f"{float(f'{value:.3g}'):g}"
+            return f"{wording.number(value / size, 3)} {unit}"
+    return wording.number(value, 3)
 
 
 def _three(summary: Summary) -> str:

@@ -4,12 +4,12 @@ import re
 
 import click
 
+from holdfast import wording
+
 _GIVEN = re.compile(r"('.*?'|\".*?\"|\S+) ((?:is|must|has) .*)", re.DOTALL)
 """A complaint of click, or of a converter, that begins with the value."""
 _OF_NUMBERS = ("is not a valid ", "is not in the range ", "is not a finite ")
 _PLAIN = re.compile(r"'[^\s'\\]+'")
-PLAIN_BOUND_MIN, PLAIN_BOUND_MAX = 1e-4, 1e9
-"""Other bounds are written with an exponent."""
 
 
 def sentence(error: click.UsageError) -> str:
@@ -56,5 +56,4 @@ def _number(kind: object) -> str:
 def _bound(value: float | None) -> str:
     if value is None:
         return ""
-    is_plain = value == 0 or PLAIN_BOUND_MIN <= abs(value) <= PLAIN_BOUND_MAX
-    return f"{value:,.12g}" if is_plain else f"{value:g}"
+    return wording.number(value, 12)

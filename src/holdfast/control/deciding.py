@@ -97,7 +97,8 @@ def looks_like_a_bad_detector(now_ns: int, cluster: ClusterView, policy: Control
     else:
         return ""
     return (
-        f"{wording.many(len(bad), 'node')} looked bad within {policy.breaker.within_min:g} minutes, "
+        f"{wording.many(len(bad), 'node')} looked bad within "
+        f"{wording.number(policy.breaker.within_min)} minutes, "
         f"more than {most:,}: {wording.listed(sorted(bad), SHOWN_MAX)}"
     )
 

@@ -5,6 +5,7 @@ import re
 import msgspec
 from msgspec import inspect
 
+from holdfast import wording
 from holdfast.record.errors import InputError, nearest
 
 EXAMPLE = "`holdfast control --example-policy` prints one with every key."
@@ -43,7 +44,7 @@ def mistake(error: msgspec.ValidationError, kind: type) -> InputError:
         return InputError(f"`{key}` in the policy has a wrong format.", hint=hint)
     if bound := re.fullmatch(r"Expected `(\w+)` ([<>]=?) (.*)", what):
         words = {">": "more than", ">=": "at least", "<": "less than", "<=": "at most"}
-        amount = f"{KINDS.get(bound[1], bound[1])}, {words[bound[2]]} {float(bound[3]):g}"
+        amount = f"{KINDS.get(bound[1], bound[1])}, {words[bound[2]]} {wording.number(float(bound[3]))}"
         return InputError(f"`{key}` in the policy must be {amount}.", hint=EXAMPLE)
     if kinds := re.fullmatch(r"Expected `(.*)`, got `(.*)`", what):
         wanted, got = (KINDS.get(one, one) for one in kinds.groups())

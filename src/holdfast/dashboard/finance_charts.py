@@ -304,8 +304,8 @@ def _money_scale(plot: PlotArea, levels: Sequence[float]) -> Markup:
 def _level(value: float) -> str:
     for size, unit in ((1e9, "bn"), (1e6, "M"), (1e3, "k")):
         if value >= size:
-            return f"{value / size:,g}{unit}"
-    return f"{value:,g}" if value >= 10 or value == int(value) else f"{value:,.2f}"
+            return f"{wording.number(value / size)}{unit}"
+    return wording.number(value) if value >= 10 or value == int(value) else f"{value:,.2f}"
 
 
 def _with_scale(scale: Markup, plot: Markup) -> Markup:

@@ -247,9 +247,8 @@ def guesses(found: OwnOrRent) -> str:
     names = [key for key in Terms.__struct_fields__ if GUESS in getattr(found.terms, key).source]
     if not names:
         return "All of its terms were given or have a source."
-    return (
-        f"It rests on guesses: {', '.join(f'{key} = {getattr(found.terms, key).value:g}' for key in names)}."
-    )
+    guesses = ", ".join(f"{key} = {wording.plain(getattr(found.terms, key).value)}" for key in names)
+    return f"It rests on guesses: {guesses}."
 
 
 def point(found: OwnOrRent) -> str:
@@ -267,15 +266,15 @@ def assumptions(told: Finance) -> list[tuple[str, Priced]]:
     for run in told.runs:
         price = run.usd_per_gpu_hour
         if price.assumed:
-            found.setdefault(f"usd_per_gpu_hour = {price.value:g}", price)
+            found.setdefault(f"usd_per_gpu_hour = {wording.plain(price.value)}", price)
     if any(moved.assumed for moved in told.data.transfers):
         egress = told.prices.egress_usd_per_gb
-        found[f"egress_usd_per_gb = {egress.value:g}"] = egress
+        found[f"egress_usd_per_gb = {wording.plain(egress.value)}"] = egress
     if told.own_or_rent is None:
         return list(found.items())
     terms = told.own_or_rent.terms
     for key in Terms.__struct_fields__:
         term: Priced = getattr(terms, key)
         if term.assumed and term not in found.values():
-            found[f"{key} = {term.value:g}"] = term
+            found[f"{key} = {wording.plain(term.value)}"] = term
     return list(found.items())

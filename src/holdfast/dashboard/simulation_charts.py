@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import msgspec
 from markupsafe import Markup
 
+from holdfast import wording
 from holdfast.dashboard.finance_charts import round_levels
 from holdfast.dashboard.template import joined, upright
 from holdfast.twin.sweep import Spread
@@ -35,14 +36,14 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 def axis_of_shares(spreads: Iterable[Spread]) -> Axis:
     """An axis from the least of these values up to 100 %."""
     lost = round_levels(max(SHARES_REACH_MIN, 1 - min(spread.p10 for spread in spreads)))
-    labels = tuple((1 - level, f"{100 * (1 - level):.6g} %") for level in reversed(lost))
+    labels = tuple((1 - level, f"{wording.number(100 * (1 - level))} %") for level in reversed(lost))
     return Axis(low=1 - lost[-1], high=1.0, labels=labels)
 
 
 def axis_of_counts(spreads: Iterable[Spread]) -> Axis:
     """An axis from 0 to beyond the largest of these values."""
     levels = round_levels(max(1.0, COUNTS_ROOM * max(spread.p90 for spread in spreads)))
-    return Axis(low=0.0, high=levels[-1], labels=tuple((level, f"{level:,g}") for level in levels))
+    return Axis(low=0.0, high=levels[-1], labels=tuple((level, wording.number(level)) for level in levels))
 
 
 def whisker(axis: Axis, spread: Spread, css: str, expected: Spread | None = None) -> Markup:

@@ -54,7 +54,7 @@ def joined(parts: Iterable[Markup]) -> Markup:
 
 def number(value: float) -> str:
     """A coordinate of an SVG, to a tenth."""
-    return f"{round(value, 1):g}"
+    return wording.plain(round(value, 1))
 
 
 def visible(width_percent: float) -> float:

@@ -8,8 +8,9 @@ from typing import Literal
 
 import msgspec
 
+from holdfast import wording
 from holdfast.diagnose.incident import Incident, Price
-from holdfast.diagnose.wording import members, money, share
+from holdfast.diagnose.wording import members, share
 from holdfast.wording import lasting
 from holdfast.wording.units import DAY_S
 
@@ -130,9 +131,11 @@ def _is(incident: Incident) -> str:
 def _bill(incident: Incident) -> str:
     """The cost per hour while it lasts, and the total afterwards."""
     price = incident.cost
-    if price is None or price.usd is None or price.usd_per_hour is None:
+    if price is None or not price.usd or not price.usd_per_hour:
         return ""
-    return f", {money(price.usd_per_hour)} an hour" if incident.ended_ns is None else f", {money(price.usd)}"
+    if incident.ended_ns is None:
+        return f", {wording.usd(price.usd_per_hour)} an hour"
+    return f", {wording.usd(price.usd)}"
 
 
 def stands(incident: Incident) -> bool:
@@ -174,7 +177,7 @@ def cost(incident: Incident) -> str:
         return "Money: not known, as nothing says how many GPUs the run has."
     spent = f"{price.lost_gpu_hours:,.1f} GPU-hours"
     if price.usd is not None:
-        spent += f" ({money(price.usd)})"
+        spent += f" ({wording.usd(price.usd)})"
     assumed = " The price of a GPU-hour is assumed." if price.assumed and price.usd is not None else ""
     if incident.ended_ns is None:
         return f"Money: {spent} so far, {_going_on(price)}.{assumed}"
@@ -184,6 +187,6 @@ def cost(incident: Incident) -> str:
 def _going_on(price: Price) -> str:
     hourly = f"{price.gpu_hours_per_hour:,.1f} GPU-hours"
     if price.usd_per_hour is not None:
-        hourly += f" ({money(price.usd_per_hour)})"
+        hourly += f" ({wording.usd(price.usd_per_hour)})"
     late = lasting(price.day_share_per_day * DAY_S)
     return f"{hourly} each hour; each day it goes on, the run is done {late} later"

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from holdfast import wording
 from holdfast.detect.detecting import detect, hosts_by_sign
 from holdfast.detect.finding import Finding
 from holdfast.detect.scene import Healthy, PlannedWork, Scene, scene
@@ -497,7 +498,8 @@ def _what(explained: Iterable[Finding], one: Scene) -> str:
             worst, count = max(found, key=_effect), len({each.subject for each in found})
             late = "1 member is" if count == 1 else f"{count} members are"
             who = "" if worst.subject == one.run else f"{late} late, the worst: "
-            parts.append(f"{who}{worst.note} ({worst.value:.3g} {worst.unit}, usually {worst.usual:.3g})")
+            value, usual = (wording.number(one, 3) for one in (worst.value, worst.usual))
+            parts.append(f"{who}{worst.note} ({value} {worst.unit}, usually {usual})")
     return "; ".join(parts) or "the run is not slower yet"
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from holdfast import wording
 from holdfast.diagnose.alerts import cost, runtime, severity, slowness
 from holdfast.diagnose.incident import Evidence, Incident
 from holdfast.diagnose.wording import moment, share
@@ -132,7 +133,7 @@ def _hourly(incident: Incident) -> str:
         return "the cost of an hour of it is not known"
     if incident.cost.usd_per_hour is None:
         return f"an hour of it costs {incident.cost.gpu_hours_per_hour:,.1f} GPU-hours"
-    return f"an hour of it costs {incident.cost.usd_per_hour:,.0f} USD"
+    return f"an hour of it costs {wording.usd(incident.cost.usd_per_hour)}"
 
 
 def _rendered(name: str, incident: Incident, now_ns: int) -> Rendered:

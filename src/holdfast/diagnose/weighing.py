@@ -11,6 +11,7 @@ from statistics import fmean, median, pstdev
 
 import msgspec
 
+from holdfast import wording
 from holdfast.detect.finding import Finding
 from holdfast.detect.rules import SIGNS
 from holdfast.detect.stages import part_of
@@ -289,7 +290,8 @@ class _Weighing:
         own_s = max((one.value - one.usual for one in late if one.sign != "late-data"), default=0.0)
         steps_s = max(one.value - one.usual for one in slow)
         if own_s < LITTLE_SHARE * steps_s:
-            text = f"it is late by {own_s:.2g} s, and steps take {steps_s:.2g} s longer"
+            behind, longer = (wording.seconds(one_s, 2) for one_s in (own_s, steps_s))
+            text = f"it is late by {behind}, and steps take {longer} longer"
             yield Evidence(text=text, weight=LITTLE_WEIGHT)
 
     def _medium(self, mechanism: Mechanism, subject: str) -> Iterator[Evidence]:

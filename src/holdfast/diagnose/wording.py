@@ -8,19 +8,12 @@ from holdfast.detect.stages import StagePart
 from holdfast.topology.hostlist import fold
 
 HOSTS_CHARS_MAX = 80
-
-_CENTS_BELOW = 100
-
 RUNS_SHOWN_MAX = 5
 BLIND = (
     "The signals have no metric of any machine, so only steps are judged. "
     "`holdfast doctor` says what is missing and how to switch it on."
 )
 _NO_STEP = "no step of it in the window"
-
-
-def money(usd: float) -> str:
-    return f"{usd:,.2f} USD" if abs(usd) < _CENTS_BELOW else f"{usd:,.0f} USD"
 
 
 def share(ratio: float) -> str:
@@ -64,13 +57,10 @@ def figure(finding: Finding) -> str:
     """`1,690 MHz (usual 1,980)`."""
     unit = f" {finding.unit}" if finding.unit else ""
     if finding.method == "event":
-        return f"{finding.value:g}"
+        return wording.number(finding.value)
     against = "limit" if finding.method == "limit" else "usual"
-    return f"{_number(finding.value)}{unit} ({against} {_number(finding.usual)})"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
+    value, other = (wording.number(one, 3) for one in (finding.value, finding.usual))
+    return f"{value}{unit} ({against} {other})"
 
 
 def regular(part: StagePart, count: int) -> str:

@@ -12,6 +12,7 @@ from typing import Literal, Self
 
 import msgspec
 
+from holdfast import wording
 from holdfast.ledger.flops import Attention, Chip, Precision, Shape, link_bytes_per_s, peak_flops_per_s
 from holdfast.record.events import Collective
 from holdfast.wording.units import SECOND_NS
@@ -291,7 +292,11 @@ def _octaves(left: float | None, right: float | None) -> float:
 def _times(ratio: float, what: str) -> str:
     if 1 / FAR_RATIO <= ratio <= FAR_RATIO:
         return ""
-    return f"{ratio:.3g} times {what}" if ratio > 1 else f"1/{1 / ratio:.3g} of {what}"
+    return (
+        f"{wording.number(ratio, 3)} times {what}"
+        if ratio > 1
+        else f"1/{wording.number(1 / ratio, 3)} of {what}"
+    )
 
 
 def bus_bytes_per_s(collective: Collective, size_bytes: int, ranks: int, duration_ns: int) -> float | None:

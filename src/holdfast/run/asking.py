@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast import wording
 from holdfast.record.errors import HoldfastError
 from holdfast.run.dial import Unanswered, asked
 from holdfast.run.endpoint import Endpoint, kept_line
@@ -59,7 +60,7 @@ class Asker:
 
     def _missing(self) -> HoldfastError:
         return HoldfastError(
-            f"No coordinator of the run {self._run!r} answered within {self._seek_s:g} s.",
+            f"No coordinator of the run {self._run!r} answered within {wording.number(self._seek_s)} s.",
             hint="Ask again. If too few of its machines are left to choose one, the run ends: "
             "start it again under its name.",
         )

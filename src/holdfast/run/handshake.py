@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from holdfast import wording
 from holdfast.record.errors import HoldfastError
 from holdfast.run import wire
 from holdfast.run.tls import Channel
@@ -241,7 +242,8 @@ def stranger(place: str) -> Stranger:
 
 def silent(place: str, wait_s: float) -> Stranger:
     return Stranger(
-        f"The process that listens at {place} accepted the connection, but said nothing within {wait_s:g} s.",
+        f"The process that listens at {place} accepted the connection, but said "
+        f"nothing within {wording.number(wait_s)} s.",
         hint="If it is the coordinator, it is stopped or its machine is busy: try again. If it is another "
         "program, choose another port with --coordinator HOST:PORT.",
     )

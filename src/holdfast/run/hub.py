@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast import wording
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.journal import JOURNAL_DIRECTORY, new_token
@@ -238,7 +239,7 @@ def _introduce(charge: HubOrder, hub: "_Hub", page: str) -> None:
     if page:
         hub.announce(f"metrics at {page}")
     if charge.duties.storm_per_min:
-        hub.announce(f"chaos: {charge.duties.storm_per_min:g} faults a minute, --seed {charge.duties.seed}")
+        hub.announce(f"chaos: {_faults(charge.duties)}")
 
 
 def _introduce_again(charge: HubOrder, hub: "_Hub", legacy: Legacy, page: str) -> None:
@@ -252,7 +253,11 @@ def _introduce_again(charge: HubOrder, hub: "_Hub", legacy: Legacy, page: str) -
         elif duties.metrics[1] and f":{duties.metrics[1]}/" not in page:
             hub.announce(f"metrics at {page} now: another program has port {duties.metrics[1]}")
     if duties.storm_per_min and legacy.election is not None:
-        hub.announce(f"chaos goes on: {duties.storm_per_min:g} faults a minute, --seed {duties.seed}")
+        hub.announce(f"chaos goes on: {_faults(duties)}")
+
+
+def _faults(duties: Duties) -> str:
+    return f"{wording.number(duties.storm_per_min)} faults a minute, --seed {duties.seed}"
 
 
 async def _coordinate(

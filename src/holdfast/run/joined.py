@@ -9,6 +9,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from holdfast import wording
 from holdfast.record.errors import complaint
 from holdfast.run import (
     devices,
@@ -408,10 +409,12 @@ def _stall(state: RunState) -> None:
     if state.launch.stalled_ns is None or state.launch.lacks_nodes != lacks_nodes:
         state.launch.stalled_ns, state.launch.lacks_nodes = state.now_ns, lacks_nodes
         if state.generations.announced is not None:
-            state.outbox.say(f"waiting for {want}, for at most {state.policy.wait_s:g} s", "trouble")
+            state.outbox.say(
+                f"waiting for {want}, for at most {wording.number(state.policy.wait_s)} s", "trouble"
+            )
     due_ns = state.launch.stalled_ns + state.wait_ns
     if state.now_ns >= due_ns:
-        ending.fail(state, f"waited {state.policy.wait_s:g} s in vain for {want}")
+        ending.fail(state, f"waited {wording.number(state.policy.wait_s)} s in vain for {want}")
     else:
         state.outbox.wake(due_ns)
 

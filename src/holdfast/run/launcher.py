@@ -526,7 +526,7 @@ async def _meet(site: Site, wait_s: float, voice: "_Voice") -> str:
     except Unreachable:
         if not wait_s:
             raise
-    voice.say(f"waiting for the coordinator at {site}, for at most {wait_s:g} s")
+    voice.say(f"waiting for the coordinator at {site}, for at most {wording.number(wait_s)} s")
     return await reach(site, wait_s)
 
 

@@ -12,6 +12,7 @@ either.
 from collections.abc import Sequence
 from typing import assert_never
 
+from holdfast import wording
 from holdfast.record.events import TAKE_OVER, ActionTaken, PhaseEntered
 from holdfast.run import (
     apart,
@@ -659,7 +660,9 @@ def _is_patience_over(state: RunState) -> bool:
         count = len(state.holders)
         who = "the only member is" if count == 1 else f"all {count} members are"
         ask = "continue them (SIGCONT), or the run goes back to its checkpoint"
-        state.outbox.say(f"{who} stopped: waiting for at most {state.policy.wait_s:g} s; {ask}", "trouble")
+        state.outbox.say(
+            f"{who} stopped: waiting for at most {wording.number(state.policy.wait_s)} s; {ask}", "trouble"
+        )
     state.outbox.lease_due_ns = (
         due_ns if state.outbox.lease_due_ns is None else min(state.outbox.lease_due_ns, due_ns)
     )

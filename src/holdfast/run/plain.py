@@ -6,6 +6,7 @@ worker or a lost node ends the attempt; the next attempt has a new port and a hi
 
 import re
 
+from holdfast import wording
 from holdfast.record.events import ActionTaken, GenerationOpened, RunEnded
 from holdfast.run import ending, processes
 from holdfast.run.state import RunState
@@ -99,7 +100,8 @@ def _may_launch(state: RunState) -> bool:
             state.launch.stalled_ns = state.now_ns
         due_ns = state.launch.stalled_ns + state.wait_ns
         if state.now_ns >= due_ns:
-            reason = f"only {present} of at least {policy.nodes_min} nodes joined within {policy.wait_s:g} s"
+            least, waited_s = policy.nodes_min, wording.number(policy.wait_s)
+            reason = f"only {present} of at least {least} nodes joined within {waited_s} s"
             ending.fail(state, reason)
         else:
             state.outbox.wake(due_ns)

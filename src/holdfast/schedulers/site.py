@@ -14,6 +14,7 @@ from itertools import islice
 
 import msgspec
 
+from holdfast import wording
 from holdfast.record.errors import HoldfastError
 from holdfast.record.untrusted import UNDECODABLE, printable
 
@@ -155,6 +156,8 @@ def checked(answer: SiteAnswer) -> CheckTold:
 
 
 def _shown(one: _Figure) -> str:
-    value = one.note or "not measured" if one.value is None else f"{one.value:.4g} {one.unit}".rstrip()
-    wanted = "" if one.reference is None else f", wanted {one.reference:.4g}"
+    value = one.note or "not measured"
+    if one.value is not None:
+        value = f"{wording.number(one.value, 4)} {one.unit}".rstrip()
+    wanted = "" if one.reference is None else f", wanted {wording.number(one.reference, 4)}"
     return f"{one.name} {value}{wanted}"

@@ -74,5 +74,6 @@ def skewed(source: Source, now_ns: int) -> Iterator[Flaw]:
             host = frame.subjects[column]
             if abs(offset_s) > OFFSET_S_MAX and host not in told:
                 told.add(host)
-                text = f"The clock of {host} is off by {abs(offset_s):.3g} s: the times it records are wrong."
+                off = wording.seconds(abs(offset_s))
+                text = f"The clock of {host} is off by {off}: the times it records are wrong."
                 yield Flaw(kind="clock", subject=host, metric=metric, since_ns=None, text=text)

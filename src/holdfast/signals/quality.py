@@ -277,7 +277,8 @@ def _leave_out_the_implausible(work: _Inspection) -> None:
     worst = np.where(wrong, values, np.nan)
     for index, series in enumerate(suspects.tolist()):
         first = int(wrong[:, index].argmax())
-        text = f"showed {worst[first, index]:g} {work.metric.unit}, which is impossible".replace("  ", " ")
+        shown = f"{wording.number(worst[first, index])} {work.metric.unit}".rstrip()
+        text = f"showed {shown}, which is impossible"
         trust = 0.0 if hopeless[index] else None
         work.note("implausible", series, text, since=first, trust=trust)
     work.leave_out(wrong | hopeless, suspects)
@@ -321,7 +322,8 @@ def _leave_out_the_stuck(work: _Inspection) -> None:
         # It may always have been quieter than its peers, if its past is long enough to tell.
         share = min(shares[first, value], len(moved) / since if since >= STUCK_SCRAPES_MIN else 1.0)
         if (scrapes := len(values) - since) >= _scrapes_needed(share):
-            text = f"has shown exactly {value:g} at {scrapes} scrapes in a row, while sensors like it move"
+            shown = f"{wording.number(value)} at {scrapes} scrapes in a row"
+            text = f"has shown exactly {shown}, while sensors like it move"
             work.note("stuck", series, text, since=first)
             work.leave_out(np.arange(len(work.values))[:, None] >= first, np.array([series]))
 

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast import wording
 from holdfast.stragglers.whatif import HALF, Analysis
 
 Kind = Literal["none", "worker", "data", "pauses", "stage", "replica", "communication", "operation", "spread"]
@@ -272,10 +273,10 @@ def _places(analysis: Analysis, names: tuple[str, ...]) -> str:
 
 
 def seconds(value_s: float) -> str:
-    """`46.34 s`, `18.2 ms`: four digits at most."""
+    """`46.34 s`, `18.2 ms`."""
     if value_s >= 1:
-        return f"{float(f'{value_s:.4g}'):,g} s"
-    return f"{float(f'{1_000 * value_s:.3g}'):g} ms"
+        return f"{wording.number(value_s, 4)} s"
+    return f"{wording.number(1_000 * value_s, 3)} ms"
 
 
 def _percent(share: float | None) -> str:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
+from holdfast import wording
 from holdfast.run import wire
 from holdfast.run.audits import AuditFinding, PlannedAudit, compare_states, judge, planned
 from holdfast.train import data
@@ -139,7 +140,7 @@ class Auditor:
             return None
         owner = next((rank for rank, share in enumerate(self._seat.shares) if lane in share), None)
         loss = total.losses[lane]
-        return None if owner is None else Dispute(step, lane, {owner: bits_of(loss)}, f"{loss:g}")
+        return None if owner is None else Dispute(step, lane, {owner: bits_of(loss)}, wording.number(loss))
 
     # ---- a dispute -----------------------------------------------------------------------------------------
 

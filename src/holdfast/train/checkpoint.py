@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple, Protocol, Self
 import msgspec
 import torch
 
+from holdfast import wording
 from holdfast.economics.cadence.cadence import daly_work_s, learned_mtbf_s, mtbf_of_nodes_s
 from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import InputError, StoreError
@@ -730,7 +731,9 @@ class Writer:
     ) -> None:
         """run: the run's name, which shifts its saves away from those of other runs; empty: no shift."""
         if interval_s < 0:
-            raise InputError(f"interval_s={interval_s:g} is not a time to wait.", hint="Give 0 or more.")
+            raise InputError(
+                f"interval_s={wording.number(interval_s)} is not a time to wait.", hint="Give 0 or more."
+            )
         if every_steps is not None and every_steps < 1:
             raise InputError(f"every_steps={every_steps} is not a number of steps.", hint="Give 1 or more.")
         self._checkpoints = checkpoints

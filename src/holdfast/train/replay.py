@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 import torch
 
+from holdfast import wording
 from holdfast.record.errors import InputError
 from holdfast.run import wire
 from holdfast.run.replaying import Recomputed, Replayed, ReplayOrder
@@ -140,6 +141,6 @@ class LaneReplay:
         Replayed(
             begun=self._begun,
             loss=repr(float(found[0].loss)),
-            norm=f"{float(norm) * self._lanes / scale:.6g}",
+            norm=wording.number(float(norm) * self._lanes / scale, 6),
             prints=(f"{first:016x}", f"{second:016x}"),
         ).write(Path(self._order.result))

@@ -9,6 +9,7 @@ import hashlib
 import threading
 import time
 
+from holdfast import wording
 from holdfast.record.errors import InputError
 
 JITTER_SHARE_MAX = 0.2
@@ -23,7 +24,7 @@ class StorageBudget:
     def __init__(self, bytes_per_s: float) -> None:
         if not bytes_per_s > 0:
             raise InputError(
-                f"No checkpoint can be written at {bytes_per_s:g} bytes per second.",
+                f"No checkpoint can be written at {wording.number(bytes_per_s)} bytes per second.",
                 hint="Give a rate above 0.",
             )
         self._bytes_per_s = bytes_per_s

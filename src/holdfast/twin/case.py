@@ -243,7 +243,7 @@ def _job(asked: RunFlags, gpus: int, chip: Chip, assumed: _Assumptions) -> Job:
     like = preset("llama3-405b").job
     step_s = STEP_S if asked.step_s is None else asked.step_s
     if asked.step_s is None:
-        assumed.add("a step", f"{step_s:g} s", "a guess; set it with --step-s")
+        assumed.add("a step", f"{wording.number(step_s)} s", "a guess; set it with --step-s")
     ratio = gpus * step_s * 1e9 / (like.gpus * like.step_ns)
     return msgspec.structs.replace(
         like,
@@ -274,7 +274,7 @@ def _checkpointing(asked: RunFlags, saves: _Saves, assumed: _Assumptions) -> Che
         if found_s is not None:
             return found_s
         usual_s, source = usual
-        value = f"every {usual_s / 60:.0f} min" if what == "checkpoints" else f"{usual_s:g} s"
+        value = f"every {usual_s / 60:.0f} min" if what == "checkpoints" else f"{wording.number(usual_s)} s"
         assumed.add(what, value, source)
         return usual_s
 
@@ -393,7 +393,7 @@ def _from_record(asked: RunFlags, prices: Prices, store: Store) -> ForecastCase:
     step_s = asked.step_s or told.reference.step_ns / 1e9
     if asked.step_s is None and told.basis:
         source = f"{told.basis} from {wording.many(told.counts.steps, 'step')}; set it with --step-s"
-        assumed.add("a step", f"{step_s:.3g} s", source)
+        assumed.add("a step", f"{wording.number(step_s, 3)} s", source)
     layout = _layout(told.gpus)
     failed = failures(told)
     job = _job(msgspec.structs.replace(asked, step_s=step_s), told.gpus, _known_chip(told.chip), assumed)

@@ -14,6 +14,7 @@ from math import log, sqrt
 
 import msgspec
 
+from holdfast import wording
 from holdfast.twin.cluster import Domain
 from holdfast.twin.failures import FailureClass, Kind, Part
 
@@ -65,7 +66,7 @@ def classes(rows: Sequence[Count], node_days: float, source: str) -> tuple[Failu
             slowdown=row.slowdown,
             repair_median_h=_REPAIR_MEDIAN_MEAN_H[row.part][0],
             repair_sigma=_repair_sigma(row.part),
-            source=f"{source}: {row.count:g} in {node_days:,.0f} node-days. {_ASSUMED}",
+            source=f"{source}: {wording.number(row.count)} in {node_days:,.0f} node-days. {_ASSUMED}",
         )
         for row in rows
     )

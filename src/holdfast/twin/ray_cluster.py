@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast import __version__
+from holdfast import __version__, wording
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.twin import workers
 from holdfast.twin.sweep import Figures, Task
@@ -90,7 +90,8 @@ def _require_listener(address: str) -> None:
 def _await_driver(replies: Connection, address: str, within_s: float) -> None:
     if not replies.poll(within_s):
         raise InputError(
-            f"The process that listens at {address} has not answered as a Ray cluster within {within_s:g} s.",
+            f"The process that listens at {address} has not answered as a Ray cluster within "
+            f"{wording.number(within_s)} s.",
             hint=ADDRESS_HINT,
         )
 

@@ -24,7 +24,7 @@ def announcement(tasks: Sequence[Task], *, processes: int | None, ray_address: s
     study, days = tasks[0].study, tasks[0].study.duration_ns / DAY_NS
     policies = ", ".join(dict.fromkeys(task.policy.name for task in tasks))
     sentence = (
-        f"Simulating {wording.many(len(tasks), 'run')} of {days:g} {'day' if days == 1 else 'days'} on "
+        f"Simulating {wording.many(len(tasks), 'run')} of {wording.many(days, 'day')} on "
         f"{study.job.gpus:,} GPUs ({policies})"
     )
     if ray_address is not None:

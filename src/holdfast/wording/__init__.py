@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from math import floor, log10
+from math import floor, isfinite, log10
 
 from holdfast.wording.units import DAY_S, HOUR_NS, HOUR_S, MINUTE_NS, MINUTE_S, SECOND_NS
 
@@ -20,6 +20,10 @@ USD_WITH_CENTS_MAX = 1_000
 NAME_CHARS_MAX = 120
 """Names come from other programs and may be whole lines of a log; the record has all of them."""
 SPAN_WITH_SECONDS_NS_MAX = 10 * MINUTE_NS
+DIGITS = 6
+"""How many digits a number has that was given or measured, unless fewer are wanted."""
+NUMBER_MIN = 1e-9
+"""What is less is written as less than this."""
 UNKNOWN = "–"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _LARGE = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))
@@ -79,7 +83,26 @@ def with_unit(value: float, unit: str) -> str:
     """A number and its unit; `USD` and units such as `USD/h` are converted to the currency of the report."""
     if unit.partition("/")[0] == "USD":
         value, unit = round(converted(value), 4), unit.replace("USD", currency(), 1)
-    return f"{value:,.10g} {unit}"
+    return f"{number(value, 10)} {unit}"
+
+
+def number(value: float, digits: int = DIGITS) -> str:
+    """`1,020`, `0.0143`, `3.99`: so many digits at most, but every one before the point, and no exponent."""
+    if 0 < abs(value) < NUMBER_MIN:
+        return f"{'<' if value > 0 else '>'} {_signed(value, plain(NUMBER_MIN))}"
+    return _signed(value, _digits(abs(value), digits, ","))
+
+
+def plain(value: float, digits: int = 12) -> str:
+    """A number as files and flags have it, without separators: `33750`, `0.00001`, `-1.5`."""
+    return f"{'-' if value < 0 else ''}{_digits(abs(value), digits, '')}"
+
+
+def seconds(value_s: float, digits: int = 3) -> str:
+    """A time that was measured: `18.2 ms`, `1.24 s`, `46.3 s`, `17 min`."""
+    if 0 < value_s < 0.1:
+        return f"{number(1_000 * value_s, digits)} ms"
+    return f"{number(value_s, digits)} s" if value_s < MINUTE_S else lasting(value_s)
 
 
 def usd(amount: float) -> str:
@@ -102,7 +125,7 @@ def rough(amount: float) -> str:
     magnitude = abs(amount)
     for name, size in _LARGE:
         if magnitude >= size:
-            return _signed(amount, f"{float(f'{magnitude / size:.3g}'):,g} {name}")
+            return _signed(amount, f"{number(magnitude / size, 3)} {name}")
     return _amount(amount, 0 if magnitude >= 100 or amount == int(amount) else 1)
 
 
@@ -124,9 +147,10 @@ def set_back(run_hours: float, steps: float | None, tokens: float | None) -> str
     return ", ".join([*parts, f"{percent(run_hours / 24)} of a day's progress"])
 
 
-def many(count: int, noun: str) -> str:
-    """`1 restart`, `1,920 steps`: a number with a noun whose plural is regular."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def many(count: float, noun: str) -> str:
+    """`1 restart`, `1,920 steps`, `2.5 days`: a number with a noun whose plural is regular."""
+    written = f"{count:,}" if isinstance(count, int) else number(count)
+    return f"{written} {noun}{'' if count == 1 else 's'}"
 
 
 def times(count: int) -> str:
@@ -159,7 +183,7 @@ def between(bounds: tuple[float, float]) -> str:
 def duration(duration_ns: int) -> str:
     """The two largest units: `9 h 49 min`, `2 min 47 s`, `8 s`; below ten seconds with milliseconds."""
     if duration_ns < 10 * 10**9:
-        written = f"{round(duration_ns / 1e9, 3):g} s"
+        written = f"{number(round(duration_ns / 1e9, 3))} s"
         return "< 0.001 s" if duration_ns and written == "0 s" else written
     return lasting(duration_ns / SECOND_NS)
 
@@ -259,6 +283,12 @@ def _amount(value: float, decimals: int) -> str:
     if value and not written.strip("0."):
         return f"{'<' if value > 0 else '>'} {_signed(value, f'{10**-decimals:.{decimals}f}')}"
     return _signed(value, written)
+
+
+def _digits(magnitude: float, digits: int, separator: str) -> str:
+    before_point = floor(log10(magnitude)) + 1 if magnitude and isfinite(magnitude) else 1
+    written = f"{magnitude:{separator}.{max(0, digits - before_point)}f}"
+    return written.rstrip("0").rstrip(".") if "." in written else written
 
 
 def _signed(value: float, magnitude: str) -> str:

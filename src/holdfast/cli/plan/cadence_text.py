@@ -110,7 +110,7 @@ def _amount(one: Input) -> str:
         return _duration(one.value)
     if one.unit == "USD":
         return wording.usd(one.value)
-    return f"{one.value:,.4g} {one.unit}".rstrip() if one.unit else f"{one.value:,.0f}"
+    return f"{wording.number(one.value, 4)} {one.unit}".rstrip() if one.unit else f"{one.value:,.0f}"
 
 
 def _duration(duration_s: float) -> str:

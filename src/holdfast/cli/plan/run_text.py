@@ -28,8 +28,7 @@ def show(told: Forecast) -> None:
 def _headline(console: Console, told: Forecast) -> None:
     best, days = told.best, _Days(told)
     console.print(printable(told.title))
-    written = f"{told.work_days:,.2f}".rstrip("0").rstrip(".")
-    work = f"{written} {'day' if told.work_days == 1 else 'days'} of training"
+    work = f"{wording.many(round(told.work_days, 2), 'day')} of training"
     console.print(
         f"{work} {'takes' if told.work_days == 1 else 'take'} {days(best.p50_days)} (P50), "
         f"{days(best.p10_days)} to {days(best.p90_days)} (P10 to P90).",
@@ -92,7 +91,7 @@ def _worth(console: Console, told: Forecast) -> None:
 def _bad(console: Console, told: Forecast) -> None:
     bad = told.bad_gpus
     of, effect = bad.degraded, bad.effect
-    share = f"{100 * of.share:g} %"
+    share = f"{wording.number(100 * of.share)} %"
     console.print(
         f"If {share} of the GPUs ({of.share * of.gpus:,.0f}) are bad at any time, they are in "
         f"{wording.percent(effect.nodes_hit)} of the nodes and {wording.percent(effect.members_hit)} of the "
@@ -110,7 +109,7 @@ def _bad(console: Console, told: Forecast) -> None:
 
 
 def _ways(bad: BadGpus) -> list[tuple[str, float]]:
-    effect, slow = bad.effect, f"{bad.degraded.slowdown:g} times as slow"
+    effect, slow = bad.effect, f"{wording.number(bad.degraded.slowdown)} times as slow"
     return [
         (f"{slow}, all wait for them", effect.waiting),
         (f"{slow}, lanes dealt by speed", effect.rebalanced),

@@ -267,17 +267,15 @@ def _whom(plan: LivePlan) -> str:
 
 def _until(plan: LivePlan) -> str:
     """What the drill waits for: the user sees nothing else until then."""
-    scenario = plan.scenario
+    scenario, lasts = plan.scenario, f"{wording.number(plan.for_s)} s"
     if scenario.needs_checkpoint:
         apart = plan.scene.saves_s
         often = "" if apart is None else f" (one every {wording.lasting(apart)})"
-        return (
-            f"the fault ends by itself after {plan.for_s:g} s, and the next checkpoint is waited for{often}"
-        )
+        return f"the fault ends by itself after {lasts}, and the next checkpoint is waited for{often}"
     if scenario.is_lasting:
-        return f"the fault ends by itself after {plan.for_s:g} s, and {STEADY_STEPS} steps are waited for"
+        return f"the fault ends by itself after {lasts}, and {STEADY_STEPS} steps are waited for"
     if scenario.rounds > 1:
-        return f"it comes back after {plan.for_s:g} s, and is struck {scenario.rounds} times in all"
+        return f"it comes back after {lasts}, and is struck {scenario.rounds} times in all"
     if plan.for_s:
-        return f"it comes back after {plan.for_s:g} s, and is waited for"
+        return f"it comes back after {lasts}, and is waited for"
     return "the run is watched until it is as before"

@@ -115,7 +115,7 @@ def misfit(scenario: LiveScenario, scene: LiveScene) -> str:
 def refusal(scenario: LiveScenario, scene: LiveScene, target: str, for_s: float) -> str:
     """Why the drill would exceed what the scenario may touch; empty if it would not."""
     if for_s > FOR_S_MAX:
-        return f"a fault may last {FOR_S_MAX:g} s at most, not {for_s:g} s"
+        return f"a fault may last {FOR_S_MAX:g} s at most, not {wording.number(for_s)} s"
     if why := misfit(scenario, scene):
         return why
     if scenario.reach == "node" and 2 * len(scene.on(target)) > len(scene.members):
@@ -126,8 +126,8 @@ def refusal(scenario: LiveScenario, scene: LiveScene, target: str, for_s: float)
         return "the run has made no steps lately: nothing could be compared"
     if scenario.needs_checkpoint and scene.saves_s is not None and scene.saves_s > for_s:
         return (
-            f"checkpoints are {wording.lasting(scene.saves_s)} apart, and the fault lasts {for_s:g} s: "
-            "none would feel it"
+            f"checkpoints are {wording.lasting(scene.saves_s)} apart, and the fault lasts "
+            f"{wording.number(for_s)} s: none would feel it"
         )
     return ""
 

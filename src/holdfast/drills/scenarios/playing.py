@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast import wording
 from holdfast.drills.levers import Levers
 from holdfast.drills.scenarios.decoys import DECOYS
 from holdfast.drills.scenarios.facilities import FACILITIES
@@ -110,12 +111,12 @@ def play(
 def _times(duration_s: float, scrape_s: float) -> NDArray[np.int64]:
     if not DURATION_S_MIN <= duration_s <= DURATION_S_MAX:
         raise InputError(
-            f"A scenario cannot last {duration_s:g} s.",
+            f"A scenario cannot last {wording.number(duration_s)} s.",
             hint=f"Give between {DURATION_S_MIN:g} and {DURATION_S_MAX:g} s.",
         )
     if not SCRAPE_S_MIN <= scrape_s <= SCRAPE_S_MAX:
         raise InputError(
-            f"Metrics cannot be scraped every {scrape_s:g} s.",
+            f"Metrics cannot be scraped every {wording.number(scrape_s)} s.",
             hint=f"Give between {SCRAPE_S_MIN:g} and {SCRAPE_S_MAX:g} s.",
         )
     count = int(duration_s // scrape_s)

@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast import wording
 from holdfast.economics.cadence import cadence, renewal
 from holdfast.economics.cadence.cadence import CheckpointLevel, Costs, LevelPlan, PlannedLevel
 from holdfast.economics.pricing.layers import Input
@@ -131,14 +132,15 @@ def advise(case: CadenceCase, inputs: tuple[Input, ...] = (), simulated: Simulat
 def _remarks(case: CadenceCase, optimum_s: float) -> Iterator[str]:
     """Remarks that help readers interpret the numbers correctly."""
     least_s, written_s = case.interval_s_min, case.costs.interval_s_min
-    why = f"a checkpoint takes {written_s:g} s, and the next one waits for it"
+    why = f"a checkpoint takes {wording.number(written_s)} s, and the next one waits for it"
     if least_s > written_s:
-        why = f"a checkpoint waits for the end of a step, and a step with its stall takes {least_s:g} s"
+        step = f"a step with its stall takes {wording.number(least_s)} s"
+        why = f"a checkpoint waits for the end of a step, and {step}"
     if case.interval_s < least_s:
-        yield f"The present {case.interval_s:g} s cannot be kept: {why}."
+        yield f"The present {wording.number(case.interval_s)} s cannot be kept: {why}."
     if optimum_s <= least_s and least_s > written_s:
         best_s = renewal.optimum_s(case.costs, case.mtbf_s)
-        yield f"The best interval would be {best_s:.3g} s, if a step did not take longer."
+        yield f"The best interval would be {wording.number(best_s, 3)} s, if a step did not take longer."
     elif optimum_s <= least_s and case.costs.write_s:
         yield "Checkpoints are as frequent as their writing allows; faster writing would help most."
     if optimum_s > case.mtbf_s:

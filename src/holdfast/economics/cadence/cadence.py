@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from holdfast import wording
 from holdfast.record.errors import InputError
 from holdfast.wording.units import DAY_S, HOURS_PER_DAY
 
@@ -94,8 +95,8 @@ def efficiency(interval_s: float, costs: Costs, mtbf_s: float) -> float:
 def check_interval(interval_s: float, stall_s: float) -> None:
     if interval_s <= stall_s:
         raise InputError(
-            f"A checkpoint every {interval_s:g} s, each with a stall of {stall_s:g} s, leaves no time to "
-            "train.",
+            f"A checkpoint every {wording.number(interval_s)} s, each with a stall of "
+            f"{wording.number(stall_s)} s, leaves no time to train.",
             hint="--interval is from one checkpoint to the next, its stall (--stall) included.",
         )
 

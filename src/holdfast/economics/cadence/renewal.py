@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
 
+from holdfast import wording
 from holdfast.economics.cadence.cadence import Costs, daly_work_s
 from holdfast.record.errors import InputError
 
@@ -62,7 +63,7 @@ class FamilyGaps(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not SHAPE_MIN <= self.shape <= SHAPE_MAX:
             raise InputError(
-                f"A {self.kind} distribution of shape {self.shape:g} cannot be simulated.",
+                f"A {self.kind} distribution of shape {wording.number(self.shape)} cannot be simulated.",
                 hint=f"Give one between {SHAPE_MIN:g} and {SHAPE_MAX:g}, such as weibull:0.7.",
             )
 

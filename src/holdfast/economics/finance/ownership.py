@@ -69,7 +69,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
             "staff_usd_per_year": Priced(
                 value=labour.value * WORKING_HOURS_PER_YEAR,
                 assumed=labour.assumed,
-                source=f"{labour.value:g} USD an hour, {WORKING_HOURS_PER_YEAR:,} hours",
+                source=f"{wording.number(labour.value)} USD an hour, {WORKING_HOURS_PER_YEAR:,} hours",
             ),
         }
         if rent is not None:
@@ -229,7 +229,7 @@ def template() -> str:
     ]
     for key in Terms.__struct_fields__:
         default: Priced = getattr(Terms(), key)
-        lines += ["", f"# Otherwise: {default.source}.", f"# {key} = {default.value:g}"]
+        lines += ["", f"# Otherwise: {default.source}.", f"# {key} = {wording.plain(default.value)}"]
     return "\n".join(lines) + "\n"
 
 

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast import wording
 from holdfast.economics.fitting.outages import Observation
 from holdfast.economics.fitting.verdict import Verdict, chance, is_chance, unknown
 from holdfast.wording.units import DAY_NS
@@ -82,9 +83,9 @@ def coincidences(
             Verdict(
                 question=TOGETHER,
                 answer="no" if is_chance(p_value) else "yes",
-                sentence=f"{observed:,} pair{'s' * (observed != 1)} of nodes failed within {window_minutes:g}"
-                f" minutes, by chance {drawn.mean():,.0f} would ({chance(p_value)}); one burst struck"
-                f" {largest} nodes.",
+                sentence=f"{observed:,} pair{'s' * (observed != 1)} of nodes failed within "
+                f"{wording.number(window_minutes)} minutes, by chance {drawn.mean():,.0f} would "
+                f"({chance(p_value)}); one burst struck {largest} nodes.",
                 p_value=p_value,
             ),
             _by_domain(shared),

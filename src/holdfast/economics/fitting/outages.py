@@ -129,7 +129,8 @@ def _check_days(faults: Sequence["_Open"], days: float) -> None:
     if span_days > days:
         span_days = math.ceil(10 * span_days) / 10
         raise InputError(
-            f"The faults span {span_days:,.1f} days, but `--days` says that {days:g} were watched.",
+            f"The faults span {span_days:,.1f} days, but `--days` says that "
+            f"{wording.number(days)} were watched.",
             hint=f"Give at least {span_days:.1f}, or leave `--days` out.",
         )
 

@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from holdfast import wording
+
 Answer = Literal["yes", "no", "unknown"]
 
 Interval = tuple[float, float]
@@ -40,7 +42,7 @@ def is_chance(p_value: float) -> bool:
 
 def chance(p_value: float) -> str:
     """`p = 0.23`, or `p ≤ 0.001`: more digits would be useless, and simulations do not give them."""
-    return "p ≤ 0.001" if p_value <= 0.001 else f"p = {p_value:.2g}"
+    return "p ≤ 0.001" if p_value <= 0.001 else f"p = {wording.number(p_value, 2)}"
 
 
 class Closeness(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from math import prod
 
 import msgspec
 
+from holdfast import wording
 from holdfast.economics.pricing.rates import RATES, USD, PricedSubject, Rate, RateLine, read_rates, worth_usd
 from holdfast.ledger.flops import Chip, chip_named
 from holdfast.record.errors import InputError, nearest
@@ -142,7 +143,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
         """The price with all factors applied."""
         if not self.factors:
             return price
-        said = " ".join(f"× {factor.value:g} {name}" for name, factor in self.factors.items())
+        said = " ".join(f"× {wording.number(factor.value)} {name}" for name, factor in self.factors.items())
         value = float(exactly(price.value) * self.factor)
         return Priced(value=value, assumed=price.assumed, source=f"{price.source}; {said}")
 
@@ -287,7 +288,7 @@ def template() -> str:
         if default is None:
             source, value = _A_DAY_OF_THE_RUN, "100000"
         else:
-            source, value = default.source, f"{default.value:g}"
+            source, value = default.source, wording.plain(default.value)
         lines += ["", f"# {meaning}", f"# Assumed otherwise: {source}.", f"# {key} = {value}"]
     tables = files("holdfast.economics.pricing").joinpath("prices.toml").read_text("utf-8")
     return "\n".join((*lines, tables))
@@ -331,7 +332,7 @@ def number(key: str, value: object, where: str) -> float:
 
 
 def beyond(key: str, value: float, where: str, bounds: tuple[float, float], *, hint: str) -> InputError:
-    between = f"between {bounds[0]:g} and {bounds[1]:g}"
+    between = f"between {wording.number(bounds[0])} and {wording.number(bounds[1])}"
     return InputError(f"`{key}` in {where} is {value!s:.40}, and must be {between}.", hint=hint)
 
 
@@ -342,7 +343,7 @@ def _within_hint(key: str, value: float, most: float) -> str:
     if not key.startswith((TEAM_TARGETS, "goodput_target")):
         return "Leave it out to use the default." if key in _MEANINGS else "Write a number within the bounds."
     share = value / 100 if most < value <= 100 else 0.9
-    return f"Write the share, as in `{key.rpartition('.')[2]} = {share:g}`."
+    return f"Write the share, as in `{key.rpartition('.')[2]} = {wording.number(share)}`."
 
 
 def _unknown(key: str) -> InputError:

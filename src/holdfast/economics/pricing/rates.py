@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from holdfast import wording
 from holdfast.ledger.flops import chip_named
 from holdfast.record.errors import InputError, nearest
 
@@ -60,7 +61,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
             f"{subject} {getattr(self, subject)}" for subject in SUBJECTS if getattr(self, subject)
         )
         what = " ".join(filter(None, (self.kind, f"rate for {named}" if named else "rate")))
-        money = "" if self.currency == USD else f", {self.per_gpu_hour:g} {self.currency}"
+        money = "" if self.currency == USD else f", {wording.number(self.per_gpu_hour)} {self.currency}"
         return f"the prices file: {what} (no. {self.number}){money}"
 
 

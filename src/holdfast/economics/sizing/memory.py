@@ -11,6 +11,7 @@ import math
 
 import msgspec
 
+from holdfast import wording
 from holdfast.economics.sizing.parallelism import (
     Framework,
     Parallelism,
@@ -107,7 +108,8 @@ def memory_range(case: SizingCase, layout: Parallelism) -> MemoryRange:
         high_bytes=round(high_share * max(found.total_bytes for found in full)),
         basis=(
             f"the formula for {' and '.join(frameworks)}, from {LOW_SHARE:g} times it with fused loss and "
-            f"attention to {high_share:g} times it: torchtitan's published figures are within that range"
+            f"attention to {wording.number(high_share)} times it: torchtitan's published figures "
+            "are within that range"
         ),
     )
 

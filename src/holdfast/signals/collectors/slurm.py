@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from holdfast import wording
 from holdfast.record.clock import Clock
 from holdfast.record.errors import InputError
 from holdfast.signals.collectors import Unavailable
@@ -176,7 +177,9 @@ def ask(*command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
             f"There is no command {command[0]} here.", hint="Run this where Slurm's commands are installed."
         ) from None
     except subprocess.TimeoutExpired:
-        raise Unavailable(f"{command[0]} did not answer within {timeout_s:g} s.", hint=_HINT) from None
+        raise Unavailable(
+            f"{command[0]} did not answer within {wording.number(timeout_s)} s.", hint=_HINT
+        ) from None
     except OSError as error:
         raise Unavailable(f"{command[0]} cannot be run: {error.strerror}.", hint=_HINT) from None
     if done.returncode != 0:
