@@ -115,7 +115,7 @@ def test_a_peak_stands_in_for_a_chip(capsys: Captured) -> None:
     [
         ("--tokens-per-s 515636", "An MFU of 366 % is impossible. Does --gpus 64 count nodes?"),
         ("--tokens-per-s 180000", "An MFU of 128 % is impossible. Is --precision bf16 right?"),
-        ("--tokens-per-s 1e9", "Check --tokens-per-s 1e+09 and the size of the model."),
+        ("--tokens-per-s 1e9", "Check --tokens-per-s 1000000000 and the size of the model."),
         ("--tokens-per-s 100000 --recompute 1", ""),
         ("--tokens-per-s 120000 --recompute 1", "An HFU of 114 % is impossible. Is --recompute 1 right?"),
         (
@@ -166,7 +166,7 @@ def test_an_absurd_result_names_the_input_likely_wrong(capsys: Captured, argumen
         ),
         (
             "--gpus 8 --tokens-per-s nan",
-            "--tokens-per-s nan is not a finite number from 1e-09 to 1e+18.",
+            "--tokens-per-s nan is not a finite number from 0.000000001 to 1,000,000,000,000,000,000.",
             "--help",
         ),
         ("--gpus 8 --tokens-per-s inf", "--tokens-per-s inf is not a number from", "--help"),

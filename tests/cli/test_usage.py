@@ -20,7 +20,11 @@ from holdfast.cli.usage import sentence
         (click.IntRange(1, 10**7), "0", "--count 0 is not a whole number from 1 to 10,000,000."),
         (FiniteRange(0, 1, max_open=True), "1", "--count 1 is not a number of at least 0 and below 1."),
         (FiniteRange(0, 1, min_open=True), "1.5", "--count 1.5 is not a number above 0 and of at most 1."),
-        (FiniteRange(1e-9, 1e18), "0", "--count 0 is not a number from 1e-09 to 1e+18."),
+        (
+            FiniteRange(1e-9, 1e18),
+            "0",
+            "--count 0 is not a number from 0.000000001 to 1,000,000,000,000,000,000.",
+        ),
         (FiniteRange(min=0), "inf", "--count inf is not a finite number of at least 0."),
         (click.Choice(["a", "b"]), "c", "--count 'c' is not one of 'a', 'b'."),
         (click.Path(exists=True), "gone", "--count: Path 'gone' does not exist."),

@@ -100,7 +100,7 @@ def test_the_incident_is_in_it(rendered: dict[str, str]) -> None:
         "- `water-0`: coolant flow is lost, and its GPUs throttle (4 %); supply temperature has not" in text
     )
     assert "12.5 GPU-hours (49.90 USD) so far" in text
-    assert "an hour of it costs 519 USD" in text
+    assert "an hour of it costs 518.70 USD" in text
     assert 'densewatch_cdu_coolant_flow_lpm{cdu="cdu-0000"}[60m]' in text
 
 

@@ -225,9 +225,7 @@ def _doubt(flags: _Flags, answer: ComparedThroughput) -> str | None:
     if mfu > 100:
         return f"An MFU of {mfu:,.0f} % is impossible. {_overcounted(flags, answer)}"
     if hfu > 100:
-        return (
-            f"An HFU of {hfu:,.0f} % is impossible. Is --recompute {wording.number(flags.recompute)} right?"
-        )
+        return f"An HFU of {hfu:,.0f} % is impossible. Is --recompute {wording.plain(flags.recompute)} right?"
     if mfu < HARDLY_TRAINING_PERCENT:
         return f"An MFU of {wording.number(mfu, 2)} % is hardly training. {_undercounted(flags, mfu)}"
     return None
@@ -255,7 +253,7 @@ def _undercounted(flags: _Flags, mfu: float) -> str:
         together = f"{mfu * flags.gpus:.0f} %"
         return f"Is {_throughput_flags(flags)} per GPU? For all {flags.gpus} it would be {together}."
     if flags.step_s is not None and _plausible(mfu * 1000):
-        taken = f"Is --step-s {wording.number(flags.step_s)} in milliseconds?"
+        taken = f"Is --step-s {wording.plain(flags.step_s)} in milliseconds?"
         return f"{taken} Then it would be {mfu * 1000:.0f} %."
     return f"Check {_throughput_flags(flags)} and --gpus {flags.gpus}."
 
@@ -267,7 +265,7 @@ def _plausible(mfu_percent: float) -> bool:
 
 def _throughput_flags(flags: _Flags) -> str:
     if flags.tokens_per_s is not None:
-        return f"--tokens-per-s {wording.number(flags.tokens_per_s)}"
+        return f"--tokens-per-s {wording.plain(flags.tokens_per_s)}"
     return f"--tokens-per-step {flags.tokens_per_step}"
 
 

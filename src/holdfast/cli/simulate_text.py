@@ -79,7 +79,7 @@ def _money(usd: float) -> str:
 
 
 def compact(value: float) -> str:
-    """A number with three digits: 1.87 M, 447 k, -5.67 M."""
+    """A number with three digits: 1.87 M, 447 k, −5.67 M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{wording.number(value / size, 3)} {unit}"

@@ -207,9 +207,9 @@ def test_every_default_has_a_source_and_is_assumed() -> None:
         ("pue = true", "`pue` in the terms of owning is true or false, and must be a number"),
         ("goodput = 1.5", "must be between 0.001 and 1"),
         ("utilisation = 0", "must be between 0.001 and 1"),
-        ("amortisation_years = 0", "must be between 0.001 and 1e+09"),
-        ("usd_per_kwh = -1", "must be between 0 and 1e+09"),
-        ("usd_per_kwh = nan", "must be between 0 and 1e+09"),
+        ("amortisation_years = 0", "must be between 0.001 and 1,000,000,000"),
+        ("usd_per_kwh = -1", "must be between 0 and 1,000,000,000"),
+        ("usd_per_kwh = nan", "must be between 0 and 1,000,000,000"),
     ],
 )
 def test_what_is_wrong_is_refused(text: str, sentence: str) -> None:

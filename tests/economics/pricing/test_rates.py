@@ -518,7 +518,7 @@ def test_remarks_are_in_the_currency_of_the_report() -> None:
 
 
 def test_a_currency_that_is_worth_nothing_is_a_mistake() -> None:
-    with pytest.raises(InputError, match=r"`usd_per\.EUR` in the prices is 0, and must be between 1e-06"):
+    with pytest.raises(InputError, match=r"`usd_per\.EUR` in the prices is 0, and must be between 0.000001"):
         read('[usd_per]\nEUR = 0\n[[rates]]\nper_gpu_hour = 2\ncurrency = "EUR"')
 
 
