@@ -19,8 +19,8 @@ def test_one_message_joins_infrastructure_runtime_and_money(incident: Make) -> N
         "Infrastructure: coolant flow is lost, and its GPUs throttle. It is cdu-0000 (loop), owned by"
         " facilities; 93 % sure. Seen: flow is 88 L/min, rated 210.",
         "Runtime: pretrain is 33 % slower, 1 min 28 s of it lost so far. Late: 31 members, n[00000-00030].",
-        "Money: 12.5 GPU-hours (49.90 USD) so far, 130.0 GPU-hours (518.70 USD) each hour; each day it goes on,"
-        " the run is done 6 h later. The price of a GPU-hour is assumed.",
+        "Money: 12.5 GPU-hours (49.90 USD) so far, 130.0 GPU-hours (518.70 USD) each hour; each day it goes"
+        " on, the run is done 6 h later. The price of a GPU-hour is assumed.",
     ]
     assert told.annotations["runbook"] == "holdfast runbook pretrain/s1"
     assert told.annotations["action"] == incident().action
