@@ -123,11 +123,11 @@ def test_the_four_numbers_come_first(month: Finance) -> None:
     text = Page(render(month)).text
     first = text[: text.index("Where the money went")]
     assert "28 d 1 h 3 runs 3 teams 796,314 GPU-hours paid for" in first
-    assert "Spent 2,056,963 USD 2.58 USD a GPU-hour" in first
+    assert "Spent 2,056,963 USD Useful" in first
     assert "Useful 1,832,038 USD 89.1 % of the spend, estimated ± 0.1 %" in first
     assert "Lost 224,924 USD 10.9 % of the spend" in first
     assert "Not known 0.00 USD 0.0 % of the spend" in first
-    assert "A useful GPU-hour 2.91 USD" in first
+    assert "A useful GPU-hour 2.91 USD at 2.58 USD paid" in first
 
 
 def test_every_cause_is_there_with_its_incidents_and_they_sum(month: Finance) -> None:

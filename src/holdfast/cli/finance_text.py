@@ -10,8 +10,9 @@ from holdfast import wording
 from holdfast.cli.tables import figure, print_bullets, table, word
 from holdfast.cli.terminal import printable
 from holdfast.dashboard import finance_wording as said
+from holdfast.economics.finance.balance import Balance
 from holdfast.economics.finance.ownership import OwnOrRent
-from holdfast.economics.finance.statement import Balance, CauseSpend, Finance
+from holdfast.economics.finance.statement import CauseSpend, Finance
 from holdfast.economics.finance.trend import SpendStretch
 from holdfast.economics.pricing.spending import Amount
 

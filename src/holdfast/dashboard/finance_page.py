@@ -18,7 +18,6 @@ from holdfast.economics.finance.invoice import CENTS
 from holdfast.economics.finance.statement import CauseSpend, Finance
 from holdfast.economics.pricing.spending import CAUSES
 from holdfast.ledger.categories import Category
-from holdfast.wording.units import HOUR_NS
 
 RUNS_SHOWN_MAX = 20
 """The rest is counted and summed in one line."""
@@ -38,7 +37,6 @@ def render(told: Finance) -> str:
         version=__version__,
         told=told,
         amounts=wording.Amounts(told.spend.gpu_ns),
-        paid_usd=told.spend.usd / (told.spend.gpu_ns / HOUR_NS) if told.spend.gpu_ns else None,
         teams={run.team for run in told.runs if run.team},
         causes=causes,
         cause_max=max((cause.share or 0.0 for cause in causes), default=0.0) or 1.0,

@@ -1,15 +1,16 @@
 """The sentences of the finance view, the same in the terminal and on its page."""
 
 from holdfast import wording
+from holdfast.economics.finance.balance import Balance
 from holdfast.economics.finance.budget import BudgetLine, RunForecast
 from holdfast.economics.finance.ownership import GUESS, MONTHS_PER_YEAR, OwnOrRent, Terms
-from holdfast.economics.finance.statement import Balance, Finance, IncidentShare, TeamSpend, Transfer
+from holdfast.economics.finance.statement import Finance, IncidentShare, TeamSpend, Transfer
 from holdfast.economics.finance.trend import PARTS, Rise, Verdict
 from holdfast.economics.finance.wastes import UnknownSpend, Waste
 from holdfast.economics.pricing.prices import Priced
+from holdfast.economics.pricing.spending import usd_per_hour
 from holdfast.ledger.counts import MovedFor
 from holdfast.ledger.split import unknown_matters
-from holdfast.wording.units import HOUR_NS
 
 NO_TEAM = "no team named"
 NO_PROJECT = "no project named"
@@ -39,7 +40,7 @@ def headline(told: Finance) -> str:
         return f"{wording.usd(told.spend.usd)} spent, and nothing recorded says what it brought."
     spent, lost = wording.usd(told.spend.usd), wording.usd(told.waste.usd)
     if told.accrued.gpu_ns or has_unknown(told):
-        known = wording.usd(told.useful.usd + told.waste.usd)
+        known = wording.usd(told.known.usd)
         useful = wording.resting(f"{wording.percent(told.useful_share)} was useful", told.basis)
         return f"{spent} spent. Of the {known} that is known, {useful}, {lost} lost."
     useful = wording.resting(f"{wording.percent(told.useful_share)} of it useful", told.basis)
@@ -77,16 +78,26 @@ def hourly(told: Finance) -> str:
     """The cost of an hour, paid for and useful; empty if neither is known."""
     if told.usd_per_useful_gpu_hour is None or not told.spend.gpu_ns:
         return ""
-    paid = told.spend.usd / (told.spend.gpu_ns / HOUR_NS)
     useful = wording.usd(told.usd_per_useful_gpu_hour)
-    return f"A useful GPU-hour cost {useful}, at {wording.usd(paid)} paid."
+    return f"A useful GPU-hour cost {useful}, {hourly_basis(told)}."
+
+
+def hourly_basis(told: Finance) -> str:
+    """The price of an hour of what is known, and with the rest the bounds of what a useful one cost."""
+    paid = usd_per_hour(told.known.usd, told.known.gpu_ns)
+    at = f"at {wording.usd(paid or 0.0)} paid"
+    if not has_unknown(told) or told.usd_per_useful_gpu_hour_bounds is None:
+        return at
+    least, most = map(wording.usd, told.usd_per_useful_gpu_hour_bounds)
+    return f"{at}; with what is not known, {least} to {most}"
 
 
 def worth(told: Finance) -> str:
     """The value of one more point of useful share."""
     if told.point_usd is None or not told.spend.usd:
         return ""
-    return f"One more point of useful share would have brought {wording.usd(told.point_usd)}."
+    of_known = ", of what is known," if has_unknown(told) else ""
+    return f"One more point of useful share{of_known} would have brought {wording.usd(told.point_usd)}."
 
 
 def accrued(told: Finance) -> str:
@@ -127,19 +138,24 @@ def forecast(found: RunForecast) -> str:
 
 def goodput_target(told: Finance) -> str:
     """The goodput of all runs against its target."""
-    target, known = told.prices.goodput_target, told.useful.gpu_ns + told.waste.gpu_ns
+    target, known = told.prices.goodput_target, told.known.gpu_ns
     if target is None or not known or told.useful_share is None:
         return ""
     goodput = told.useful.gpu_ns / known
     of_known = " of what is known" if has_unknown(told) else ""
-    stands = (
-        f"Goodput was {wording.percent(goodput)}{of_known}, the target is {wording.percent(target.value)}"
-    )
-    return (
-        f"{stands}: {100 * (target.value - goodput):.1f} points below."
-        if goodput < target.value
-        else f"{stands}."
-    )
+    was = f"Goodput was {wording.percent(goodput)}{of_known}, the target is {wording.percent(target.value)}"
+    match told.stands(goodput, target.value):
+        case "unknown":
+            return f"{was}. Whether it was met is {_either_way(told)}."
+        case "below":
+            return f"{was}: {100 * (target.value - goodput):.1f} points below."
+        case _:
+            return f"{was}."
+
+
+def _either_way(of: Balance) -> str:
+    """That a target may have been met or not, with the bounds of the goodput."""
+    return f"not known: {wording.between(of.goodput_bounds)}" if of.goodput_bounds else "not known"
 
 
 def incident(share: IncidentShare) -> str:
@@ -158,8 +174,7 @@ def standing(spend: TeamSpend) -> str:
     if spend.standing == "below" and spend.target is not None and spend.utilisation is not None:
         of_known = ", of what is known" if has_unknown(spend) else ""
         return f"{100 * (spend.target - spend.utilisation):.1f} points below{of_known}"
-    standing = {"no target": wording.UNKNOWN, "unknown": "not known"}.get(spend.standing, spend.standing)
-    return f"{standing}, of what is known" if standing == "met" and has_unknown(spend) else standing
+    return {"no target": wording.UNKNOWN, "unknown": _either_way(spend)}.get(spend.standing, spend.standing)
 
 
 def left_out(told: Finance) -> str:

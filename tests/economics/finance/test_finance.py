@@ -1,5 +1,6 @@
 """Spend over many runs: every division of it sums to the whole, for any runs."""
 
+import html
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantity import examples
 
-from holdfast.dashboard.finance_wording import forecast, headline
+from holdfast.dashboard import finance_page
+from holdfast.dashboard import finance_wording as said
 from holdfast.economics.finance.finance import INCIDENTS_PER_CAUSE, FinanceQuestion, cuts_ns, finance
 from holdfast.economics.finance.ownership import OwnOrRent, Terms
 from holdfast.economics.finance.statement import Finance
@@ -261,6 +263,68 @@ def test_a_team_of_which_nothing_is_known_is_neither_below_nor_met() -> None:
     assert any("reported neither steps nor checkpoints" in remark for remark in read.remarks)
 
 
+def half_known(run: str = "half", *, steps: int = 240, team: str = "t", usd: float = 2.0) -> Story:
+    """Ten hours on 100 GPUs: steps of 75 s where 60 s are healthy, and nothing after them."""
+    story = Story(run, team=team, gpus=100, usd=usd).tell(ReferenceDeclared, step_ns=60 * S)
+    for step in range(steps):
+        story.tell(StepCommitted, 75, step=step)
+    return story.tell(RunEnded, 36_000 - story.at_s, outcome="completed")
+
+
+def test_a_target_that_may_have_been_met_is_neither_met_nor_missed() -> None:
+    """80 % of what is known was useful, half is not known: 40 to 90 %."""
+    for target, stands in ((0.95, "below"), (0.85, "unknown"), (0.3, "met")):
+        prices = at(2.0, t=target)
+        prices = msgspec.structs.replace(prices, goodput_target=prices.team_targets["t"])
+        found = told(half_known(), prices=prices)
+        (team,) = found.teams
+        assert (team.utilisation, team.utilisation_bounds) == (pytest.approx(0.8), pytest.approx((0.4, 0.9)))
+        assert team.standing == stands
+        assert (team.short is None) == (stands == "unknown")
+        expected = {
+            "below": ("15.0 points below, of what is known", "the target is 95.0 %: 15.0 points below."),
+            "unknown": (
+                "not known: 40.0 % to 90.0 %",
+                "the target is 85.0 %. Whether it was met is not known: 40.0 % to 90.0 %.",
+            ),
+            "met": ("met", "the target is 30.0 %."),
+        }[stands]
+        assert said.standing(team) == expected[0]
+        assert said.goodput_target(found) == f"Goodput was 80.0 % of what is known, {expected[1]}"
+
+
+def test_a_useful_hour_is_never_cheaper_than_an_hour_and_has_bounds() -> None:
+    """A known run at 2 USD, and one at 4 USD of which nothing is known."""
+    found = told(half_known("known", steps=480, usd=2.0), half_known("bare", steps=0, usd=4.0))
+    assert found.usd_per_useful_gpu_hour == pytest.approx(2.5)
+    assert found.usd_per_useful_gpu_hour_bounds == pytest.approx((6_000 / 1_800, 6_000 / 800))
+    assert said.hourly(found) == (
+        "A useful GPU-hour cost 2.50 USD, at 2.00 USD paid; with what is not known, 3.33 USD to 7.50 USD."
+    )
+    page = html.unescape(finance_page.render(found))
+    assert "at 2.00 USD paid; with what is not known, 3.33 USD to 7.50 USD" in page
+    assert "3.00 USD" not in page
+    whole = told(half_known("known", steps=480))
+    assert whole.usd_per_useful_gpu_hour_bounds is None
+    assert said.hourly(whole) == "A useful GPU-hour cost 2.50 USD, at 2.00 USD paid."
+
+
+def test_a_minute_that_is_known_of_ten_hours_tells_next_to_nothing_of_the_price() -> None:
+    found = told(half_known(steps=1))
+    assert found.usd_per_useful_gpu_hour == pytest.approx(2.5)
+    assert found.usd_per_useful_gpu_hour_bounds == pytest.approx((2_000 / 999.58, 1_200), rel=1e-4)
+    assert "with what is not known, 2.00 USD to 1,200 USD" in said.hourly(found)
+
+
+def test_a_share_and_its_bounds_are_of_one_kind() -> None:
+    """Of the money if what is known cost any, else of the GPU-time."""
+    free = told(half_known("known", steps=480), half_known("free", steps=0, usd=0.0))
+    assert (free.useful_share, free.useful_share_bounds) == (pytest.approx(0.8), None)
+    paid = told(half_known("known", steps=480, usd=0.0), half_known("paid", steps=0, usd=2.0))
+    assert paid.useful_share == pytest.approx(0.8)
+    assert paid.useful_share_bounds == pytest.approx((0.4, 0.9))
+
+
 def test_no_gpus_no_money() -> None:
     read = told(Story(gpus=0).steps(1, 5, 10))
     assert read.spend.usd == 0
@@ -390,8 +454,8 @@ def test_what_is_accrued_is_no_measure_of_what_was_useful() -> None:
     assert sum(one.told_usd for one in read.trend.stretches) == pytest.approx(16.0)
     assert {one.useful_gpu_ns for one in read.trend.stretches if not one.paid_gpu_ns} == {0}
     assert read.trend.rise.verdict != "yes"  # an unknown result does not mean no result
-    said = "192.00 USD spent. Of the 16.00 USD that is known, 100.0 % was useful"
-    assert headline(read).startswith(said)
+    opening = "192.00 USD spent. Of the 16.00 USD that is known, 100.0 % was useful"
+    assert said.headline(read).startswith(opening)
 
 
 def test_a_forecast_beyond_all_dates_is_said_to_be_none() -> None:
@@ -401,4 +465,4 @@ def test_a_forecast_beyond_all_dates_is_said_to_be_none() -> None:
     now_ns = round(2 * HOUR_NS)
     known = accruing(story.reported(span_ns=(0, now_ns), prices=prices), now_ns)
     (found,) = finance([known], prices, FinanceQuestion(now_ns=now_ns)).forecasts
-    assert forecast(found).endswith("it would take centuries, so nothing is forecast.")
+    assert said.forecast(found).endswith("it would take centuries, so nothing is forecast.")

@@ -15,9 +15,10 @@ from quantity import sampled
 from holdfast import wording
 from holdfast.cli import cost_text, finance_text, report_text
 from holdfast.dashboard import finance_page, page
+from holdfast.economics.finance.balance import Balance
 from holdfast.economics.finance.finance import FinanceQuestion, cuts_ns, finance
 from holdfast.economics.finance.invoice import UNKNOWN, USEFUL, focus_csv
-from holdfast.economics.finance.statement import Balance, Finance
+from holdfast.economics.finance.statement import Finance
 from holdfast.economics.pricing.cost import run_cost
 from holdfast.economics.pricing.months import month_of, months_between
 from holdfast.economics.pricing.prices import DEFAULTS

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.economics.finance import statement
+from holdfast.economics.finance.balance import Balance, balance_of, basis_of, goodput_of, share_of, short_of
 from holdfast.economics.finance.budget import budget_lines, run_forecasts
 from holdfast.economics.finance.invoice import invoice
 from holdfast.economics.finance.ownership import POINT, OwnOrRent, Terms, compare
@@ -28,7 +29,7 @@ from holdfast.ledger.categories import NOT_SCHEDULED, Category
 from holdfast.ledger.counts import MovedBytes, MovedFor
 from holdfast.ledger.opinions import says_slow
 from holdfast.ledger.report import IncidentReport, Report
-from holdfast.ledger.split import bounds, share
+from holdfast.ledger.split import share
 from holdfast.ledger.window import Window, fell_silent, part_between
 from holdfast.wording import many
 from holdfast.wording.units import DAY_NS, HOUR_NS
@@ -115,7 +116,7 @@ class _Reader:
         )
         months = {month.name: month for month in self.months}
         return statement.Finance(
-            **_balance(self.bill, self.reports),
+            **_fields(balance_of(self.bill, self.reports)),
             first_ns=self.first_ns,
             last_ns=self.last_ns,
             window=(question.window.from_ns, question.window.to_ns),
@@ -150,7 +151,7 @@ class _Reader:
     def _run(self, report: Report) -> statement.RunSpend:
         bill = self.by_run[report.run]
         return statement.RunSpend(
-            **{**_balance(bill, (report,)), "basis": report.basis},
+            **{**_fields(balance_of(bill, (report,))), "basis": report.basis},
             run=report.run,
             name=report.name,
             team=report.team,
@@ -198,8 +199,8 @@ class _Reader:
             month=month.name,
             from_ns=month.from_ns,
             to_ns=month.to_ns,
-            **_balance(bill, reports),
-            goodput=_goodput(bill, reports),
+            **_fields(balance_of(bill, reports)),
+            goodput=goodput_of(bill, reports),
             budget_usd=self.prices.budget.value if self.prices.budget else None,
             forecast_usd=bill.total().usd + float(to_come) if is_open else None,
         )
@@ -236,11 +237,11 @@ class _Reader:
             meaning=cause.meaning,
             gpu_ns=amount.gpu_ns,
             usd=amount.usd,
-            share=_share_of(amount, self.bill.total()),
+            share=share_of(amount, self.bill.total()),
             incidents=tuple(shares[:INCIDENTS_PER_CAUSE]),
             incidents_count=len(shares),
             incidents_gpu_ns=sum(share.gpu_ns for share in shares),
-            basis=_basis(
+            basis=basis_of(
                 report
                 for report in self.reports
                 if {category.key for category in cause.categories} & set(report.estimated)
@@ -280,27 +281,26 @@ class _Reader:
 
     def _team(self, team: str, reports: list[Report]) -> statement.TeamSpend:
         bill = self._bill_of(reports)
-        target, utilisation = self.prices.team_targets.get(team), _goodput(bill, reports)
-        short: Amount | None = None
-        standing: statement.Standing = "unknown" if target else "no target"
-        if target and utilisation is not None:
-            known = bill.known()
-            short_gpu_ns = max(0, int(Fraction(target.value) * known.gpu_ns) - bill.useful().gpu_ns)
-            short = Amount(gpu_ns=short_gpu_ns, usd=short_gpu_ns * known.usd / known.gpu_ns)
-            standing = "below" if short_gpu_ns else "met"
+        balance, utilisation = balance_of(bill, reports), goodput_of(bill, reports)
+        priced = self.prices.team_targets.get(team)
+        target = priced.value if priced else None
+        standing = balance.stands(utilisation, target)
         return statement.TeamSpend(
-            **_balance(bill, reports),
+            **_fields(balance),
             team=team,
             runs=len(reports),
             utilisation=utilisation,
-            target=target.value if target else None,
+            utilisation_bounds=balance.goodput_bounds,
+            target=target,
             standing=standing,
-            short=short,
+            short=None if target is None or standing == "unknown" else short_of(balance, target),
         )
 
     def _projects(self) -> tuple[statement.ProjectSpend, ...]:
         found = [
-            statement.ProjectSpend(**_balance(self._bill_of(own), own), project=project, runs=len(own))
+            statement.ProjectSpend(
+                **_fields(balance_of(self._bill_of(own), own)), project=project, runs=len(own)
+            )
             for project, own in self._by(lambda report: report.project)
         ]
         return tuple(sorted(found, key=lambda one: (-one.spend.usd, one.project)))
@@ -342,7 +342,7 @@ class _Reader:
             fruitless_launches=sum(one.launches - one.starts for one in counts),
             starting_again=self._lost_to(lost, _AGAIN),
             done_again=self._lost_to(lost, _TWICE),
-            share=_share_of(self._lost_to(lost, (*_AGAIN, *_TWICE)), self.bill.total()),
+            share=share_of(self._lost_to(lost, (*_AGAIN, *_TWICE)), self.bill.total()),
         )
 
     def _data(self) -> statement.DataMovement:
@@ -501,40 +501,8 @@ def _together(bills: Iterable[Bill]) -> Bill:
     return whole
 
 
-def _balance(bill: Bill, reports: Sequence[Report]) -> dict[str, Any]:
-    """The fields of `Balance`. reports: of the runs on the bill."""
-    useful, waste, unknown, known = bill.useful(), bill.waste(), bill.unknown(), bill.known()
-    found = statement.Balance(
-        spend=bill.total(),
-        useful=useful,
-        waste=waste,
-        unknown=unknown,
-        accrued=bill.under(ACCRUED),
-        useful_share=_share_of(useful, known) if _is_told(reports) else None,
-        useful_share_bounds=(
-            bounds(useful.usd, waste.usd, unknown.usd) or bounds(useful.gpu_ns, waste.gpu_ns, unknown.gpu_ns)
-        ),
-        usd_per_useful_gpu_hour=usd_per_hour(known.usd, useful.gpu_ns),
-        basis=_basis(reports),
-    )
-    return msgspec.structs.asdict(found)
-
-
-def _basis(reports: Iterable[Report]) -> str:
-    """The mean uncertainty of these runs' useful time, in words; empty if none is estimated."""
-    found = [report for report in reports if report.partition[Category.USEFUL.key]]
-    useful = sum(report.partition[Category.USEFUL.key] for report in found)
-    unsure = sum(
-        report.partition[Category.USEFUL.key] * (report.reference.uncertainty or 0.0)
-        for report in found
-        if report.reference is not None
-    )
-    return f"estimated ± {100 * unsure / useful:.1f} %" if unsure else ""
-
-
-def _is_told(reports: Iterable[Report]) -> bool:
-    """Whether any of these runs reported what it did."""
-    return any(report.goodput.total is not None for report in reports)
+def _fields(balance: Balance) -> dict[str, Any]:
+    return msgspec.structs.asdict(balance)
 
 
 def _mean(prices: Collection[Priced], paid: Amount, source: str) -> Priced | None:
@@ -543,13 +511,3 @@ def _mean(prices: Collection[Priced], paid: Amount, source: str) -> Priced | Non
     if not mean or len(prices) == 1:
         return next(iter(prices)) if mean else None
     return Priced(value=mean, assumed=any(price.assumed for price in prices), source=source)
-
-
-def _goodput(bill: Bill, reports: Iterable[Report]) -> float | None:
-    """The useful share of the known GPU-time; None if the record does not say."""
-    return share(bill.useful().gpu_ns, bill.known().gpu_ns) if _is_told(reports) else None
-
-
-def _share_of(part: Amount, whole: Amount) -> float | None:
-    """The share of the money; if GPUs cost nothing, of their time."""
-    return part.usd / whole.usd if whole.usd > 0 else share(part.gpu_ns, whole.gpu_ns)

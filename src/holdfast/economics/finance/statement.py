@@ -5,10 +5,9 @@ The field names are the keys of `holdfast finance --json`; GPU-time is GPU-nanos
 nanoseconds, amounts are USD, shares are between 0 and 1, and None means that the record does not say.
 """
 
-from typing import Literal
-
 import msgspec
 
+from holdfast.economics.finance.balance import Balance, Standing
 from holdfast.economics.finance.budget import BudgetLine, RunForecast
 from holdfast.economics.finance.invoice import Invoice
 from holdfast.economics.finance.ownership import OwnOrRent
@@ -17,8 +16,6 @@ from holdfast.economics.finance.wastes import UnknownSpend, Waste
 from holdfast.economics.pricing.prices import Priced, Prices
 from holdfast.economics.pricing.spending import Amount
 from holdfast.ledger.counts import MovedFor
-
-Standing = Literal["below", "met", "no target", "unknown"]
 
 
 class IncidentShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,27 +43,6 @@ class CauseSpend(msgspec.Struct, frozen=True, kw_only=True):
     incidents: tuple[IncidentShare, ...]
     incidents_count: int
     incidents_gpu_ns: int
-    basis: str = ""
-
-
-class Balance(msgspec.Struct, frozen=True, kw_only=True):
-    """The spend and its parts: useful, waste, unknown and accrued sum to spend.
-
-    unknown: nothing recorded says what it brought. accrued: spend of running runs since their last event,
-    whose result is not known yet. useful_share: of useful and waste; None if the runs reported only that they
-    had GPUs. useful_share_bounds: if all of the unknown was lost, and if it was useful; None if nothing is
-    unknown. usd_per_useful_gpu_hour: useful and waste, over useful hours. basis: what useful and waste are
-    based on, if that is an estimate.
-    """
-
-    spend: Amount
-    useful: Amount
-    waste: Amount
-    unknown: Amount
-    accrued: Amount
-    useful_share: float | None
-    useful_share_bounds: tuple[float, float] | None
-    usd_per_useful_gpu_hour: float | None
     basis: str = ""
 
 
@@ -103,13 +79,15 @@ class RunSpend(Balance, frozen=True, kw_only=True):
 class TeamSpend(Balance, frozen=True, kw_only=True):
     """One team's runs against its target.
 
-    utilisation: the useful share of its known GPU-time, to which a target applies. short: the useful time
-    missing to the target.
+    utilisation: the useful share of its known GPU-time, to which a target applies; its bounds: if all of
+    the unknown was lost, and if it was useful. standing: unknown if the target is between these bounds.
+    short: the useful time missing to the target.
     """
 
     team: str
     runs: int
     utilisation: float | None
+    utilisation_bounds: tuple[float, float] | None
     target: float | None
     standing: Standing
     short: Amount | None
