@@ -331,13 +331,13 @@ def test_a_span_of_checkpoints_that_goes_backwards_is_none(story: Any) -> None:
     assert story.report().goodput.checkpoint_span is None
 
 
-def test_more_flops_than_the_peak_allows_are_shown_and_not_clamped(story: Any) -> None:
+def test_more_flops_than_the_peak_allows_are_said_and_give_no_share(story: Any) -> None:
     story.tell(ReferenceDeclared, model_flops_per_step=3 * 989e12 * 10, chip="h100", params=10**9)
     story.tell(RunStarted, gpus=1)
     story.steps(1, 10, 10)
     told = story.report()
-    assert told.goodput.program == pytest.approx(3.0)
-    assert any("declared FLOPs exceed" in remark for remark in told.remarks)
+    assert told.goodput.program is None
+    assert any("MFU of 300.0 % is impossible" in remark for remark in told.remarks)
 
 
 @pytest.mark.slow

@@ -147,6 +147,16 @@ def test_the_price_of_an_incident_that_was_over_soon_is_explained(story: Any) ->
     assert "Incident 1 lasted 1 min, and its cost is spread over 1 h, from" in said
 
 
+def drained_once(story: Any, held: int) -> None:
+    """Two nodes, one of which is drained; then the attempt fails and is launched again at its full size."""
+    story.tell(CostRate, gpus=held or None)
+    story.tell(RunStarted, gpus=16)
+    story.steps(1, 10, 10)
+    story.tell(ActionTaken, subject="n1", action="drain", gpus=8)
+    story.tell(RunEnded, outcome="failed", reason="xid")
+    story.wait(30).tell(RunStarted, gpus=16)
+
+
 @pytest.mark.parametrize("size", [0, 16, 8])
 def test_a_node_stays_drained_while_the_next_attempt_starts(story: Any, size: int) -> None:
     story.tell(CostRate, gpus=16)
@@ -165,3 +175,31 @@ def test_a_node_stays_drained_while_the_next_attempt_starts(story: Any, size: in
     assert told["drained"] == 8 * (30 + 60 + 200)
     assert told["recovering"] == 8 * 30
     assert told["starting"] == 8 * 60
+
+
+@pytest.mark.parametrize("held", [0, 16])
+def test_drained_gpus_are_not_part_of_a_start_that_goes_on_without_them(story: Any, held: int) -> None:
+    """The launcher names the size it wants; the members that come are fewer, by the drained node."""
+    drained_once(story, held)
+    story.wait(60).tell(MemberJoined, subject="a", gpus=8)
+    story.steps(11, 20, 20)
+    told = story.gpu_s()
+    assert told["drained"] == 8 * (60 + 200 + (30 if held else 0))
+    assert told["starting"] == 8 * 60
+
+
+@pytest.mark.parametrize("held", [0, 16])
+@pytest.mark.parametrize("members", [(), ("a", "c")])
+def test_a_drained_node_that_was_replaced_takes_nothing_from_the_next_attempt(
+    story: Any, held: int, members: tuple[str, ...]
+) -> None:
+    drained_once(story, held)
+    story.wait(60)
+    for name in members:
+        story.tell(MemberJoined, subject=name, gpus=8)
+    story.steps(11, 20, 10)
+    told = story.gpu_s()
+    assert told["useful"] == 16 * 200
+    assert told["starting"] == 16 * 60
+    assert told.get("drained", 0) == (8 * 30 if held else 0)
+    assert {incident.what for incident in story.report().incidents} == {"xid"}

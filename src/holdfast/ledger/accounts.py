@@ -69,13 +69,17 @@ _GUESSES = ("unexplained restart", "member lost", "attempt failed", "rollback")
 
 
 class Piece(NamedTuple):
-    """A stretch of held-back time: how many GPUs took part, how many were missing, and what they did."""
+    """A stretch of held-back time: how many GPUs took part, how many were missing, and what they did.
+
+    doubtful: how many of those that took part may turn out to have been drained.
+    """
 
     from_ns: int
     to_ns: int
     gpus: int
     missing: int
     nature: int
+    doubtful: int = 0
 
 
 class Alarm(NamedTuple):
@@ -167,7 +171,7 @@ class Accounts:
             return
         self.paid_gpu_ns += (now_ns - from_ns) * shape.paid
         if self.is_up:
-            self._hold_back(Piece(from_ns, now_ns, shape.active, shape.missing, self.nature))
+            self._hold_back(Piece(from_ns, now_ns, shape.active, shape.missing, self.nature, shape.doubtful))
         else:
             incident = None if self.nature == Category.IDLE else self.open
             self._charge(self.nature, from_ns, now_ns, shape.active + shape.missing, incident)
@@ -185,14 +189,27 @@ class Accounts:
 
     # -- deciding what held-back time was ------------------------------------------------------------
 
+    def _released(self) -> list[Piece]:
+        """The held-back time, which is to be charged now. Drained GPUs that the attempt was told to have, and
+        for which no member came, were drained all along.
+        """
+        self.settle()
+        pieces, self.pieces = self.pieces, []
+        there = self.shape.active + self.shape.missing + self.shape.joining
+        for at, piece in enumerate(pieces):
+            drained = min(piece.doubtful, piece.gpus - there)
+            if drained > 0:
+                self._charge(Category.DRAINED, piece.from_ns, piece.to_ns, drained)
+                pieces[at] = piece._replace(gpus=piece.gpus - drained)
+        return pieces
+
     def take_work(self) -> tuple[list[Piece], Category | None]:
         """A step was committed: return the work on it, and charge the other pieces.
 
         If no event said when the work began, it is part of the start or recovery before it. Then return
         that, with the category for the time beyond a normal step.
         """
-        self.settle()
-        pieces, self.pieces = self.pieces, []
+        pieces = self._released()
         work = [piece for piece in pieces if piece.nature == STEPPING]
         others = [piece for piece in pieces if piece.nature != STEPPING]
         before = None
@@ -240,9 +257,7 @@ class Accounts:
 
     def dismiss(self, work: int) -> None:
         """Charge held-back time as it looks, since no later event will explain it; steps as `work`, a key."""
-        self.settle()
-        pieces, self.pieces = self.pieces, []
-        self._charge_as_it_was(pieces, work)
+        self._charge_as_it_was(self._released(), work)
 
     def abandon(self, *, steps: int, work: Category, beyond: Category, in_flight: bool = True) -> None:
         """The attempt failed: charge its uncommitted work as `work`. in_flight: whether there may be any.
@@ -252,8 +267,7 @@ class Accounts:
         at most as long as its last commit took (so many `steps`, at the reference rate); the time beyond
         that is charged as `beyond`.
         """
-        self.settle()
-        pieces, self.pieces = self.pieces, []
+        pieces = self._released()
         alarm, self.alarm = self.alarm, None
         if alarm is not None:
             pieces, after = split_at(pieces, alarm.noticed_ns)

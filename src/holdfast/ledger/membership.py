@@ -12,7 +12,11 @@ from holdfast.record.events import Role
 
 
 class GpuShares(NamedTuple):
-    """A division of the GPUs paid for; the parts sum to `paid`."""
+    """A division of the GPUs paid for; the parts sum to `paid`.
+
+    doubtful: of the active ones, as many as nodes have that were drained before the attempt: a start without
+    members may count these nodes or others in their place.
+    """
 
     paid: int = 0
     active: int = 0
@@ -21,6 +25,7 @@ class GpuShares(NamedTuple):
     spare: int = 0
     drained: int = 0
     idle: int = 0
+    doubtful: int = 0
 
 
 class Membership:
@@ -77,17 +82,18 @@ class Membership:
     def shape(self) -> GpuShares:
         active, joining, spare = self._gpus_by_role.values()
         held_gpus = max(self.held_gpus, self.allocated_gpus)
+        out = 0
         if not self._is_told:
             # No working member was ever reported, so the attempt as a whole takes part.
-            active = self.size_gpus or max(0, held_gpus - spare)
-            if self.held_gpus:
-                out = sum(gpus for name, gpus in self._drained.items() if name in self._out)
-                active = max(0, min(active, max(held_gpus, active + spare) - spare - out))
+            out = sum(gpus for name, gpus in self._drained.items() if name in self._out)
+            active = self.size_gpus or max(0, held_gpus - spare - out)
         present = active + joining + spare
         paid = max(held_gpus, self.size_gpus + spare, present)
         drained = min(sum(self._drained.values()), paid - present)
         missing = min(paid - present - drained, max(0, self.size_gpus - active - joining))
-        return GpuShares(paid, active, missing, joining, spare, drained, paid - present - drained - missing)
+        idle = paid - present - drained - missing
+        doubtful = max(0, min(active, out - drained))
+        return GpuShares(paid, active, missing, joining, spare, drained, idle, doubtful)
 
     def copy(self) -> "Membership":
         return copied(self, "_drained", "_members", "_gpus_by_role")
