@@ -68,6 +68,8 @@ class Heard:
     def changed(self, change: IncidentChange) -> None:
         self.changes.append((change.state, change.incident.name))
 
+    def confirmed(self, changes: Sequence[IncidentChange]) -> None: ...
+
     def standing(self, incidents: Sequence[Incident]) -> None:
         self.open.append(tuple(one.name for one in incidents))
 

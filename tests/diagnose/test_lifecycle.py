@@ -12,6 +12,7 @@ from holdfast.diagnose.lifecycle import (
     SUBJECTS_KEPT_MAX,
     UNSEEN_S_MAX,
     Casebook,
+    IncidentChange,
     Taken,
     diagnosis,
     restored,
@@ -160,6 +161,62 @@ def test_a_cause_that_is_found_for_what_was_unknown_is_the_same_incident(
     assert len(book.open) == 1
 
 
+@pytest.mark.parametrize("apart_s", [-600, -80, 80, 600])
+def test_a_cause_that_is_found_minutes_later_is_the_same_incident(
+    incident: Make, began_ns: int, apart_s: int
+) -> None:
+    book = Casebook()
+    unknown = incident(subject="pretrain", mechanism="unknown", verdict="unknown", evidence=(), affected=())
+    gpu = incident(subject="n00007.3", mechanism="gpu-throttle", began_ns=began_ns + apart_s * S)
+    at_ns = began_ns + 20 * S
+    while at_ns <= began_ns + max(60, apart_s) * S:
+        book.take([unknown], at_ns)
+        at_ns += 10 * S
+    (change,) = book.take([gpu], at_ns).changes
+    assert (change.state, change.incident.name) == ("changed", "pretrain/s1")
+    assert change.incident.cause.subject == "n00007.3"
+    assert change.incident.began_ns == min(began_ns, gpu.began_ns)
+    assert [told(book.take([gpu], at_ns + ago_s * S)) for ago_s in range(10, 200, 10)] == [[]] * 19
+
+
+def test_a_cause_that_began_after_a_healthy_while_is_another_incident(incident: Make, began_ns: int) -> None:
+    book = Casebook()
+    unknown = incident(subject="pretrain", mechanism="unknown", verdict="unknown", evidence=(), affected=())
+    book.take([unknown], began_ns + 20 * S)
+    book.take([msgspec.structs.replace(unknown, ended_ns=began_ns + 60 * S)], began_ns + 70 * S)
+    gpu = incident(mechanism="gpu-throttle", began_ns=began_ns + 300 * S, noticed_ns=began_ns + 320 * S)
+    assert told(book.take([gpu], began_ns + 330 * S)) == [("open", "pretrain/s2")]
+
+
+def test_a_cause_that_slows_nothing_is_not_why_a_run_is_slow(incident: Make, began_ns: int) -> None:
+    book = Casebook()
+    unknown = incident(subject="pretrain", mechanism="unknown", verdict="unknown", evidence=(), affected=())
+    book.take([unknown], began_ns + 20 * S)
+    worn = incident(mechanism="memory-errors", slowdown=1.0, began_ns=began_ns - 900 * S)
+    assert told(book.take([unknown, worn], began_ns + 30 * S)) == [("open", "pretrain/s2")]
+
+
+def test_a_known_cause_is_not_forgotten_by_a_look_that_cannot_explain(incident: Make, began_ns: int) -> None:
+    book, at_ns, known = Casebook(), began_ns + 40 * S, incident(cost=None)
+    book.take([known], at_ns)
+    vague = incident(subject="pretrain", mechanism="unknown", verdict="unknown", evidence=(), affected=())
+    vague = msgspec.structs.replace(vague, began_ns=began_ns + 20 * S, slowdown=1.34, cost=None)
+    for _ in range(59):
+        at_ns += 10 * S
+        taken = book.take([vague], at_ns)
+        assert told(taken) == []
+        (shown,) = taken.incidents
+        assert (shown.name, shown.cause.mechanism, shown.slowdown) == ("pretrain/s1", "coolant-flow", 1.34)
+    # When nothing has shown it for ten minutes, it is no longer known to be the cause.
+    (change,) = book.take([vague], at_ns + 10 * S).changes
+    assert (change.state, change.incident.name, change.incident.verdict) == (
+        "changed",
+        "pretrain/s1",
+        "unknown",
+    )
+    assert told(book.take([known], at_ns + 20 * S)) == [("changed", "pretrain/s1")]
+
+
 def test_a_look_at_the_past_ends_nothing_that_came_later(incident: Make, began_ns: int) -> None:
     changes = Casebook().take([incident()], began_ns + 40 * S).changes
     at_ns = began_ns - 600 * S
@@ -268,12 +325,104 @@ def test_whatever_is_assessed_the_changes_make_sense(
 
 def test_what_a_single_look_does_not_see_is_over(incident: Make, began_ns: int) -> None:
     changes = Casebook().take([incident()], began_ns + 40 * S).changes
-    at_ns = began_ns + 600 * S
+    at_ns = began_ns + 700 * S
     (change,) = Casebook(changes, now_ns=at_ns, is_only_look=True).take([], at_ns).changes
     assert change.state == "resolved"
     # It was last there when it was last shown, however much later the next look is.
     assert change.incident.ended_ns == began_ns + 40 * S
     assert told(Casebook(changes, now_ns=at_ns, is_only_look=True).take([incident()], at_ns)) == []
+
+
+def test_a_single_look_ends_nothing_that_was_recorded_minutes_ago(incident: Make, began_ns: int) -> None:
+    """`watch --once`, each minute: one look that misses it, in a bad phase of the scrapes, is not its end."""
+    changes = Casebook().take([incident()], began_ns + 40 * S).changes
+    at_ns = began_ns + 100 * S
+    assert told(Casebook(changes, now_ns=at_ns, is_only_look=True).take([], at_ns)) == []
+    at_ns += 60 * S
+    again = Casebook(changes, now_ns=at_ns, is_only_look=True)
+    assert told(again.take([incident()], at_ns)) == []
+
+
+class Shared:
+    """Watches that write into one record, and read it before each look."""
+
+    def __init__(self, *books: Casebook) -> None:
+        self._books, self._read = books, [0] * len(books)
+        self.changes: list[IncidentChange] = []
+
+    def look(self, number: int, incidents: list[Incident], at_ns: int) -> Taken:
+        book = self._books[number]
+        book.recall(self.changes[self._read[number] :], at_ns)
+        self._read[number] = len(self.changes)
+        taken = book.take(incidents, at_ns)
+        self.changes += [*taken.changes, *taken.confirmed]
+        return taken
+
+    @property
+    def state(self) -> str:
+        return self.changes[-1].state
+
+
+def test_one_watch_does_not_end_what_another_one_shows(incident: Make, began_ns: int) -> None:
+    shared = Shared(Casebook(), Casebook())
+    assert told(shared.look(0, [incident()], began_ns + 40 * S)) == [("open", "pretrain/s1")]
+    for at_s in range(50, 3_600, 10):
+        assert told(shared.look(0, [incident()], began_ns + at_s * S)) == []
+        assert told(shared.look(1, [], began_ns + (at_s + 3) * S)) == []
+        assert shared.state != "resolved"
+    # In the record it is confirmed now and then, and not at each look.
+    assert 10 <= len(shared.changes) <= 13
+    # When the watch that shows it is no more, the other one ends it.
+    ended = [
+        change
+        for at_s in range(3_600, 5_000, 10)
+        for change in shared.look(1, [], began_ns + at_s * S).changes
+    ]
+    assert [(change.state, change.incident.name) for change in ended] == [("resolved", "pretrain/s1")]
+
+
+def test_a_watch_that_lost_sight_of_it_does_not_end_it_while_another_one_shows_it(
+    incident: Make, began_ns: int
+) -> None:
+    shared = Shared(Casebook(), Casebook())
+    for at_s in range(40, 400, 10):
+        shared.look(0, [incident()], began_ns + at_s * S)
+        shared.look(1, [incident()], began_ns + (at_s + 3) * S)
+    assert {change.incident.name for change in shared.changes} == {"pretrain/s1"}
+    for at_s in range(400, 2_000, 10):
+        shared.look(0, [incident()], began_ns + at_s * S)
+        assert told(shared.look(1, [], began_ns + (at_s + 3) * S)) == []
+
+
+def test_what_another_watch_calls_over_is_recorded_again_by_the_one_that_shows_it(
+    incident: Make, began_ns: int
+) -> None:
+    shared = Shared(Casebook())
+    shared.look(0, [incident()], began_ns + 40 * S)
+    over = incident(ended_ns=began_ns + 45 * S)
+    shared.changes.append(IncidentChange(state="resolved", at_ns=began_ns + 47 * S, incident=over))
+    taken = shared.look(0, [incident()], began_ns + 50 * S)
+    assert told(taken) == []  # whoever was paged is not paged again
+    assert [(change.state, change.incident.ended_ns) for change in taken.confirmed] == [("changed", None)]
+
+
+def test_a_cause_that_another_watch_names_is_told_under_the_same_name(incident: Make, began_ns: int) -> None:
+    """One of them reads steps only, the other one machines too."""
+    shared = Shared(Casebook(), Casebook())
+    unknown = incident(subject="pretrain", mechanism="unknown", verdict="unknown", evidence=(), affected=())
+    vague = msgspec.structs.replace(unknown, cost=None)
+    gpu = incident(subject="n00007.3", mechanism="gpu-throttle", began_ns=began_ns - 100 * S, cost=None)
+    news: list[tuple[int, str, str, str]] = []
+    for at_s in range(40, 900, 10):
+        for number, shown in ((0, vague), (1, gpu if at_s > 100 else vague)):
+            for change in shared.look(number, [shown], began_ns + (at_s + number) * S).changes:
+                one = change.incident
+                news.append((number, change.state, one.name, one.cause.mechanism))
+    assert news == [
+        (0, "open", "pretrain/s1", "unknown"),
+        (1, "changed", "pretrain/s1", "gpu-throttle"),
+        (0, "changed", "pretrain/s1", "gpu-throttle"),
+    ]
 
 
 def test_what_cannot_be_seen_is_not_over(incident: Make, began_ns: int) -> None:
@@ -342,7 +491,7 @@ def test_a_book_that_learns_its_past_later_takes_no_name_twice(incident: Make, b
     # Of the two, one goes on being seen, and the other is over.
     changes = [
         change
-        for number in range(1, 60)
+        for number in range(1, 70)
         for change in book.take([incident()], at_ns + number * 10 * S).changes
         if change.state == "resolved"
     ]

@@ -21,12 +21,13 @@ from waiting import free_port
 from holdfast.detect.xids import NO_OVERRIDES
 from holdfast.diagnose.answering import DiagnoseQuestion, answered
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.lifecycle import IncidentChange
+from holdfast.diagnose.lifecycle import IncidentChange, diagnosis
 from holdfast.diagnose.watch_metrics import WatchMetrics
 from holdfast.diagnose.watched import Looking, Scope
-from holdfast.diagnose.watching import Watch
+from holdfast.diagnose.watching import AlertOutlet, Watch
 from holdfast.economics.pricing.prices import DEFAULTS
 from holdfast.record.clock import ManualClock
+from holdfast.record.events import IncidentDiagnosed
 from holdfast.record.home import HomeJournal
 from holdfast.record.store import Store
 from holdfast.record.stores import open_store
@@ -130,8 +131,34 @@ class Heard:
     def changed(self, change: IncidentChange) -> None:
         self.changes.append(change)
 
+    def confirmed(self, changes: Sequence[IncidentChange]) -> None: ...
+
     def standing(self, incidents: Sequence[Incident]) -> None:
         self.open = [one.run for one in incidents]
+
+
+class Recording:
+    """Writes into the record, at once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def changed(self, change: IncidentChange) -> None:
+        one = IncidentDiagnosed(
+            id=f"{id(self)}-{change.incident.name}-{change.at_ns}",
+            occurred_ns=change.at_ns,
+            run=change.incident.run,
+            incident=change.incident.name,
+            state=change.state,
+            diagnosis=diagnosis(change.incident),
+        )
+        self._store.ingest([one])
+
+    def confirmed(self, changes: Sequence[IncidentChange]) -> None:
+        for change in changes:
+            self.changed(change)
+
+    def standing(self, incidents: Sequence[Incident]) -> None: ...
 
 
 class Watcher:
@@ -155,7 +182,8 @@ class Watcher:
             say=self.said.append,
         )
         looking = Looking(scope, store, self._with_steps(IncrementalSource(server)), self._clock)
-        self._watch = Watch(looking, looking.book(0), [self.heard], WatchMetrics(), self.said.append)
+        outlets: list[AlertOutlet] = [self.heard, Recording(store)]
+        self._watch = Watch(looking, looking.book(0), outlets, WatchMetrics(), self.said.append)
 
     def _with_steps(self, source: Source) -> Source:
         return source if self._metric == OWN else SteppedSource(source, self._metric)

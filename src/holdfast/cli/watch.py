@@ -224,4 +224,6 @@ class _Terminal:
             return run_names(self._store, run).get(run, "")
         return ""
 
+    def confirmed(self, changes: Sequence[IncidentChange]) -> None: ...
+
     def standing(self, incidents: Sequence[Incident]) -> None: ...

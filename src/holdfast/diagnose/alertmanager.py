@@ -80,6 +80,8 @@ class Alertmanager(Closable):
 
     def changed(self, change: IncidentChange) -> None: ...
 
+    def confirmed(self, changes: Sequence[IncidentChange]) -> None: ...
+
     def standing(self, incidents: Sequence[Incident]) -> None:
         self.hold(map(alert, incidents))
 

@@ -1,8 +1,9 @@
 """What becomes of an incident from one assessment to the next: new, the same, changed or over.
 
 An assessment knows only its window; the casebook remembers. It gives every incident a lasting name, finds the
-same incident again when its cause is revised, and does not end an incident because one look missed it.
-Nothing here does I/O: a new casebook gets its memory from the record.
+same incident again when its cause is revised, and does not end an incident because one look missed it, or
+because one watch does while another one shows it. Nothing here does I/O: a casebook gets its memory, and what
+other watches have found, from the record.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,12 @@ UNSEEN_S_MAX = 60.0
 """An incident that no assessment has shown for this long is over: six looks, at the usual ten seconds."""
 REOPENED_S_MAX = 600.0
 """The same cause again within this time after the end is the same incident, which was not over after all."""
+CONFIRMED_EVERY_S = 300.0
+"""While a watch shows an incident, it writes it into the record this often, for other watches to know."""
+CONFIRMED_S_MAX = 600.0
+"""An incident that only the record shows is over when nothing has confirmed it for this long."""
+NAMED_S_MAX = 600.0
+"""A cause that was named this recently stays the cause of a slowness that a look cannot explain."""
 NEWS_S_MAX = 600.0
 """An incident that had ended longer ago than this when first seen gets a name, but is not reported."""
 COST_GROWTH_MIN = 2.0
@@ -52,25 +59,37 @@ class IncidentChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an assessment. incidents: its own, in order, under their lasting names."""
+    """The result of an assessment. incidents: its own, in order, under their lasting names.
+
+    confirmed: for the record only: nothing is new about them, but they still go on.
+    """
 
     incidents: tuple[Incident, ...]
     changes: tuple[IncidentChange, ...]
+    confirmed: tuple[IncidentChange, ...] = ()
 
 
 class _Case(msgspec.Struct):
     """One incident over time.
 
-    told       as last recorded
+    told       as last told
     seen_ns    the last assessment that showed it, or could not have shown it
     shown_ns   the last assessment that showed it: its cost is known up to then
+    named_ns   the last assessment that named its cause
+    is_own     this book has shown it; before that, it is what the record says
+    written_ns  when this book last had it recorded
+    heard_ns   when another watch, or an earlier one, last recorded it
     """
 
     incident: Incident
     told: Incident
     seen_ns: int
     shown_ns: int
+    named_ns: int
     is_open: bool
+    is_own: bool = True
+    written_ns: int = 0
+    heard_ns: int = 0
 
 
 class Casebook:
@@ -86,18 +105,25 @@ class Casebook:
         if is_only_look:
             now_ns -= round(UNSEEN_S_MAX * SECOND_NS)
         self._cases: dict[str, _Case] = {}
+        self._own: dict[str, set[int]] = {}
         self.knows_past = False
         if changes is not None:
             self.recall(changes, now_ns)
 
     def recall(self, changes: Iterable[IncidentChange], now_ns: int) -> None:
-        """Take over what was recorded before this book began. Open incidents count as seen at `now_ns`:
-        without a look, none can have been missed. A recalled incident that this book has since opened anew
-        ends when it is not seen.
+        """Take over what was recorded before this book began, and since then by other watches, oldest first.
+        Open incidents count as seen at `now_ns`: without a look, none can have been missed. A recalled
+        incident that this book has since opened anew ends when it is not seen.
         """
         for change in changes:
-            incident, is_open = change.incident, change.state != "resolved"
-            self._cases[incident.name] = _Case(incident, incident, now_ns, change.at_ns, is_open)
+            name = change.incident.name
+            case, own = self._cases.get(name), self._own.get(name, set())
+            if change.at_ns in own:
+                own.remove(change.at_ns)
+            elif case is None or not case.is_own:
+                self._cases[name] = _recorded(change, now_ns)
+            else:
+                _learn(case, change)
         self.knows_past = True
 
     @property
@@ -144,10 +170,22 @@ class Casebook:
                 changes.append(_go_on(known, incident, at_ns))
             cases.append(known)
         changes += self._ended(at_ns, unseen, ends_ns)
-        return Taken(
-            incidents=tuple(case.incident for case in cases),
-            changes=tuple(change for change in changes if change is not None),
+        news = tuple(change for change in changes if change is not None)
+        self._wrote(news)
+        confirmed = tuple(
+            IncidentChange(state="changed", at_ns=at_ns, incident=case.incident, before=case.incident)
+            for case in cases
+            if case.is_open and at_ns - case.written_ns >= CONFIRMED_EVERY_S * SECOND_NS
         )
+        self._wrote(confirmed)
+        return Taken(incidents=tuple(case.incident for case in cases), changes=news, confirmed=confirmed)
+
+    def _wrote(self, changes: Iterable[IncidentChange]) -> None:
+        """Remember what is recorded for this book, which will hear of it again."""
+        for change in changes:
+            name = change.incident.name
+            self._own.setdefault(name, set()).add(change.at_ns)
+            self._cases[name].written_ns = change.at_ns
 
     def _ended(
         self, at_ns: int, unseen: Collection[str], ends_ns: Mapping[str, int]
@@ -159,13 +197,14 @@ class Casebook:
                 yield _end(case, at_ns, run_ended_ns)
             elif case.incident.run in unseen:
                 case.seen_ns = max(case.seen_ns, at_ns)
-            elif case.is_open and case.seen_ns <= last_ns and case.incident.noticed_ns <= at_ns:
-                # A look at the past says nothing about incidents that were noticed later.
+            elif not case.is_open or case.seen_ns > last_ns or case.incident.noticed_ns > at_ns:
+                continue  # A look at the past says nothing about incidents that were noticed later.
+            elif at_ns - case.heard_ns >= CONFIRMED_S_MAX * SECOND_NS:
                 yield _end(case, at_ns)
 
     def _begin(self, incident: Incident, at_ns: int) -> _Case:
         named = msgspec.structs.replace(incident, name=self._name(incident.run, at_ns))
-        case = self._cases[named.name] = _Case(named, named, at_ns, at_ns, named.ended_ns is None)
+        case = self._cases[named.name] = _Case(named, named, at_ns, at_ns, at_ns, named.ended_ns is None)
         return case
 
     def _name(self, run: str, at_ns: int) -> str:
@@ -177,12 +216,42 @@ class Casebook:
         """The case of each incident. The same cause goes first; only the rest is matched by similarity."""
         free = list(self._cases.values())
         matched: list[_Case | None] = [None] * len(incidents)
-        for likeness in (_same_cause, _same_trouble):
+        for likeness in (_same_cause, _same_trouble, _same_slowness):
             for place, incident in enumerate(incidents):
                 if matched[place] is None and (best := _best(incident, free, likeness)):
                     matched[place] = best
                     free.remove(best)
         return matched
+
+
+def _recorded(change: IncidentChange, now_ns: int) -> _Case:
+    """A case that only the record shows so far."""
+    incident, at_ns = change.incident, change.at_ns
+    return _Case(
+        incident=incident,
+        told=incident,
+        seen_ns=now_ns,
+        shown_ns=at_ns,
+        named_ns=at_ns,
+        is_open=change.state != "resolved",
+        is_own=False,
+        written_ns=at_ns,
+        heard_ns=at_ns,
+    )
+
+
+def _learn(case: _Case, change: IncidentChange) -> None:
+    """Take over what another watch has recorded of a case that this book shows. A cause is better than none;
+    if each names one, each keeps its own. What the other calls over, this book shows again, or ends as well.
+    """
+    if change.state == "resolved":
+        case.heard_ns = case.written_ns = 0
+        return
+    case.heard_ns = max(case.heard_ns, change.at_ns)
+    if not case.is_open or case.incident.verdict == "unknown":
+        case.is_open, case.incident = True, change.incident
+    if _place(case.incident) == _place(change.incident):
+        case.named_ns = max(case.named_ns, change.at_ns)
 
 
 def restored(events: Iterable[AnyEvent]) -> list[IncidentChange]:
@@ -245,6 +314,21 @@ def _same_trouble(incident: Incident, case: _Case) -> float:
     return SHARED_MIN * together if together >= SHARED_MEMBERS_MIN else 0.0
 
 
+def _same_slowness(incident: Incident, case: _Case) -> float:
+    """Whether one of the two is a slowness that no cause explains, and the other its cause: both hold up the
+    run at one time. Evidence comes in bit by bit: a cause may be found minutes later, or be missed by a look.
+    """
+    known, shown_ns = case.incident, case.shown_ns + round(UNSEEN_S_MAX * SECOND_NS)
+    if known.verdict == "unknown" and incident.verdict != "unknown":
+        is_at_once = incident.began_ns <= shown_ns and known.began_ns <= (incident.ended_ns or shown_ns)
+        is_soon = case.is_open or incident.noticed_ns <= case.shown_ns + round(REOPENED_S_MAX * SECOND_NS)
+        return float(incident.slowdown > 1 and is_at_once and is_soon)
+    if known.verdict != "unknown" and incident.verdict == "unknown":
+        is_going_on = case.is_open and incident.ended_ns is None and known.slowdown > 1
+        return float(is_going_on and incident.began_ns <= shown_ns)
+    return 0.0
+
+
 _Likeness = Callable[[Incident, _Case], float]
 
 
@@ -277,18 +361,28 @@ def _go_on(case: _Case, incident: Incident, at_ns: int) -> IncidentChange | None
     if incident.ended_ns is not None and not case.is_open:
         return None  # still in the assessment's window, but known to be over
     known, was_open = case.incident, case.is_open
+    if incident.verdict != "unknown" or known.verdict == "unknown":
+        case.named_ns = at_ns
+    elif 0 <= at_ns - case.named_ns < NAMED_S_MAX * SECOND_NS:
+        incident = _still_named(known, incident)
     cost = _cost_so_far(case, incident, at_ns)
     began_ns = min(known.began_ns, incident.began_ns)
     case.incident = msgspec.structs.replace(
         incident, name=known.name, began_ns=began_ns, noticed_ns=known.noticed_ns, cost=cost
     )
-    case.is_open = incident.ended_ns is None
+    case.is_open, case.is_own = incident.ended_ns is None, True
     case.seen_ns = case.shown_ns = at_ns
     if not case.is_open:
         return _told(case, "resolved", at_ns)
     if not was_open:
         return _told(case, "open", at_ns)
     return _told(case, "changed", at_ns) if _is_news(case.told, case.incident) else None
+
+
+def _still_named(known: Incident, vague: Incident) -> Incident:
+    """The known cause, with what a look shows of the slowness that it cannot explain."""
+    now = {name: getattr(vague, name) for name in ("began_ns", "ended_ns", "what", "slowdown", "cost")}
+    return msgspec.structs.replace(known, **now)
 
 
 def _over_with(incident: Incident, run_ended_ns: int | None) -> Incident:

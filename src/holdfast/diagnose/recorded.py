@@ -1,7 +1,7 @@
 """Incidents in the record: how to write them, and how to find them again."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import IncidentChange, diagnosis, restored
@@ -37,7 +37,29 @@ class RecordOutlet:
     def changed(self, change: IncidentChange) -> None:
         write(self._recorder, change)
 
+    def confirmed(self, changes: Sequence[IncidentChange]) -> None:
+        for change in changes:
+            write(self._recorder, change)
+
     def standing(self, incidents: Sequence[Incident]) -> None: ...
+
+
+class RecordedChanges:
+    """Follows the changes of incidents of some runs in the record; of every run if none is named."""
+
+    def __init__(self, store: Store, runs: Collection[str]) -> None:
+        self._store, self._runs = store, runs
+        self._cursor = 0
+
+    def __call__(self) -> list[IncidentChange]:
+        """Those that have arrived since the last call, oldest first; at first, all."""
+        end, events = self._store.end(), []
+        for cursor, event in self._store.since(self._cursor, Selection(kinds=(KIND,))):
+            end = max(end, cursor)
+            events.append(event)
+        self._cursor = end
+        found = restored(sorted(events, key=lambda event: event.occurred_ns))
+        return [one for one in found if not self._runs or one.incident.run in self._runs]
 
 
 def changes_of(store: Store, *runs: str) -> list[IncidentChange]:

@@ -78,6 +78,7 @@ class Looking:
         self._is_remarked = False
         self._known: _Known | None = None
         self._book = Casebook(None)
+        self._changes = recorded.RecordedChanges(store, scope.runs)
         self._trouble = ""
         self._stepless: set[str] = set()
         self._told: set[str] = set()
@@ -94,7 +95,7 @@ class Looking:
         known: list[IncidentChange] | None = None
         try:
             self._scope.journal.take_in()
-            known = recorded.changes_of(self._store, *self._scope.runs)
+            known = self._changes()
         except StoreError as error:
             if self._scope.is_only_look:
                 raise
@@ -181,8 +182,7 @@ class Looking:
             # Recorded events stay in the journal until the store accepts them.
             trouble = error.sentence
         try:
-            if not self._book.knows_past:
-                self._book.recall(recorded.changes_of(self._store, *self._scope.runs), at_ns)
+            self._book.recall(self._changes(), at_ns)
             self._known = self._read(setting, at_ns)
         except StoreError as error:
             if self._scope.is_only_look:

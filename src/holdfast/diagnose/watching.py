@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.diagnose.assess import Assessment
 from holdfast.diagnose.incident import Incident
-from holdfast.diagnose.lifecycle import Casebook, IncidentChange
+from holdfast.diagnose.lifecycle import Casebook, IncidentChange, Taken
 from holdfast.diagnose.watch_metrics import SeenEvaluation, WatchMetrics
 from holdfast.diagnose.wording import stepless
 from holdfast.record.errors import HoldfastError
@@ -45,6 +45,9 @@ class AlertOutlet(Protocol):
     """Receives alerts. Neither call may block."""
 
     def changed(self, change: IncidentChange) -> None: ...
+
+    def confirmed(self, changes: Sequence[IncidentChange]) -> None:
+        """Incidents that go on, of which nothing is new; now and then."""
 
     def standing(self, incidents: Sequence[Incident]) -> None:
         """After every look: all open incidents."""
@@ -102,7 +105,7 @@ class Watch:
             ends_ns=looked.ends_ns,
         )
         for outlet in self._outlets:
-            self._tell_outlet(outlet, taken.changes)
+            self._tell_outlet(outlet, taken)
         self._metrics.evaluated(
             SeenEvaluation(
                 at_s=at_ns / 1e9,
@@ -116,11 +119,12 @@ class Watch:
         )
         return True
 
-    def _tell_outlet(self, outlet: AlertOutlet, changes: Sequence[IncidentChange]) -> None:
+    def _tell_outlet(self, outlet: AlertOutlet, taken: Taken) -> None:
         """Report to one outlet. A failure, for example a full disk, does not end the watch for the others."""
         try:
-            for change in changes:
+            for change in taken.changes:
                 outlet.changed(change)
+            outlet.confirmed(taken.confirmed)
             outlet.standing(self._book.open)
         except BrokenPipeError:
             raise  # the reader of our output has gone, and wants no more of it

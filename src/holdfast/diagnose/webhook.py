@@ -69,6 +69,8 @@ class Webhook(Closable):
         except queue.Full:
             self._tell(f"{self._name} is {QUEUE_MAX:,} messages behind; one was dropped.")
 
+    def confirmed(self, changes: Sequence[IncidentChange]) -> None: ...
+
     def standing(self, incidents: Sequence[Incident]) -> None: ...
 
     def stop(self) -> None:
