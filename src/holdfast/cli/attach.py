@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager, nullcontext
 
 import click
 
-from holdfast.cli.going import NotDone, answering, located_here, running
+from holdfast.cli.going import NotDone, answering, located_here
 from holdfast.cli.record import home
 from holdfast.cli.terminal import printable
 from holdfast.record.errors import InputError
@@ -30,7 +30,6 @@ def command(run: str) -> int:
     needs the run's token in $HOLDFAST_TOKEN. Any number of terminals may show a run. An interrupt ends the
     view, not the run: `holdfast stop` does that. Exit code: the run's; 130 after an interrupt.
     """
-    run = running(run)
     try:
         with answering(run):
             over, recorded_at = asyncio.run(_shown(run))

@@ -6,7 +6,7 @@ from typing import get_args
 import click
 
 from holdfast.cli.flags import FiniteRange
-from holdfast.cli.going import NotDone, answer_of, running
+from holdfast.cli.going import NotDone, answer_of
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import InputError
@@ -37,7 +37,7 @@ def command(run: str, fault: FaultKind, target: str, for_s: float, seed: int | N
     """
     seed = secrets.randbits(32) if seed is None else seed
     strike = Strike(fault=fault, target=target, seed=seed, for_s=for_s)
-    answer = answer_of(running(run), strike)
+    answer = answer_of(run, strike)
     if not answer.ok:
         refused = InputError if answer.is_mistake else NotDone
         raise refused(f"Nothing was struck: {answer.sentence}.", hint=answer.hint)

@@ -26,7 +26,7 @@ from holdfast.record.clock import SystemClock
 from holdfast.record.errors import InputError
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
-from holdfast.record.runs import called, find_run, known_run, run_names
+from holdfast.record.runs import find_run, known_run, run_names
 from holdfast.record.store import Store
 from holdfast.signals.flight_dumps import read_dumps
 from holdfast.signals.stack_files import read_stacks
@@ -162,7 +162,7 @@ def _meant(given: _Flags, store: Store) -> str | None:
     run = given.run
     if run is None or run in given.signals.logged_runs:
         return run
-    return called(store, run) if given.signals.is_named else known_run(store, run) or run
+    return known_run(store, run) or run
 
 
 def _again(given: _Flags, run: str) -> tuple[str, ...]:

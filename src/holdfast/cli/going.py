@@ -16,7 +16,7 @@ from holdfast.cli.record import home
 from holdfast.cli.terminal import say
 from holdfast.record.errors import HoldfastError, InputError
 from holdfast.run.asking import Asker
-from holdfast.run.endpoint import Endpoint, open_runs
+from holdfast.run.endpoint import Endpoint
 from holdfast.run.handshake import Stranger, Unreachable
 from holdfast.run.locating import located
 from holdfast.run.wire import Answer, Stop, Strike
@@ -47,18 +47,6 @@ def _run_first(words: list[str]) -> list[str]:
         if word == "--run" and place + 1 < len(words):
             return [words[place + 1], *words[:place], *words[place + 2 :]]
     return words
-
-
-def running(asked: str) -> str:
-    """The name of the live run that `asked` means: all of it, or the start of one alone."""
-    known = open_runs(home())
-    found = [asked] if asked in known else [run for run in known if asked and run.startswith(asked)]
-    if len(found) > 1:
-        raise InputError(
-            f"{asked!r} is the start of the names of {len(found)} runs: {', '.join(found)}.",
-            hint="Name one of them by its whole name.",
-        )
-    return found[0] if found else asked
 
 
 def answer_of(run: str, message: Strike | Stop) -> Answer:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from holdfast.cli.flags import FiniteRange
-from holdfast.cli.going import NotDone, answering, asker_of, running
+from holdfast.cli.going import NotDone, answering, asker_of
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import InputError
 from holdfast.run.wire import Answer, Move
@@ -25,9 +25,8 @@ wait_option: Callable[[Any], Any] = click.option(
 )
 
 
-def move(asked: str, wish: Move, again: Move, *, wait_s: float, as_json: bool) -> None:
+def move(run: str, wish: Move, again: Move, *, wait_s: float, as_json: bool) -> None:
     """Ask the run for the move, and with `again` for its state until it is done."""
-    run = running(asked)
     with answering(run):
         answer = asyncio.run(_asked(run, wish, again, wait_s))
     if answer.is_mistake:

@@ -2,7 +2,7 @@
 
 import click
 
-from holdfast.cli.going import answer_of, running
+from holdfast.cli.going import answer_of
 from holdfast.cli.terminal import printable
 from holdfast.run.wire import Stop, fresh_asker
 
@@ -15,5 +15,5 @@ def command(run: str) -> None:
     Members have the time of --shutdown-timeout to leave; a second `holdfast stop` does not wait for them.
     """
     wish = Stop(reason="SIGTERM", asker=fresh_asker())
-    answer = answer_of(running(run), wish)
+    answer = answer_of(run, wish)
     click.echo(printable(answer.sentence))

@@ -33,7 +33,7 @@ from holdfast.record.clock import Clock, SystemClock
 from holdfast.record.errors import HoldfastError, StoreError, complaint
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
-from holdfast.record.runs import called, run_names
+from holdfast.record.runs import known_run, run_names
 from holdfast.record.store import Store
 from holdfast.record.stores import open_store
 from holdfast.signals.credentials import access
@@ -141,7 +141,7 @@ def _scope(given: _Flags, store: Store, source: Source) -> Scope:
 def _called(store: Store, run: str) -> str:
     """The run's id, if the store answers now."""
     try:
-        return called(store, run)
+        return known_run(store, run) or run
     except StoreError:
         return run
 

@@ -20,9 +20,7 @@ LIVE_NS_MAX = DAY_NS
 
 
 def find_run(store: Store, asked: str | None) -> str:
-    """The id of the run that has this id or name, or whose id alone begins so; without one, of the run with
-    the newest event.
-    """
+    """The id of the run that has this id or name; without one, of the run with the newest event."""
     runs = store.runs()
     if not runs:
         raise InputError(
@@ -48,33 +46,23 @@ def known_run(store: Store, asked: str) -> str | None:
     return asked if asked in begun_ns else meant(asked, begun_ns, run_names(store))
 
 
-def called(store: Store, asked: str) -> str:
-    """The id of the run of this name. `asked` itself if the record has none: signals may know the run, and
-    what the record's ids begin with says nothing of those.
-    """
-    runs = {one.run: one.first_ns for one in store.runs()}
-    if asked in runs:
-        return asked
-    names = run_names(store)
-    return meant(asked, {run: runs[run] for run in runs if names.get(run) == asked}, names) or asked
-
-
 def meant(asked: str, begun_ns: Mapping[str, int], names: Mapping[str, str] = NO_NAMES) -> str | None:
-    """The one of these ids that `asked` means: as an id, as a name, or as the start of one id alone. Raise
-    `InputError` if it may mean several. begun_ns: when each began. names: of ids that have another name.
+    """The one of these ids that `asked` means, as an id or as a name. Raise `InputError` if it may mean
+    several. begun_ns: when each began. names: of ids that have another name.
+
+    The beginning of an id means nothing: job-10 is not job-102, even where the record has no job-10.
     """
     if asked in begun_ns:
         return asked
-    named = [run for run in begun_ns if names.get(run) == asked]
-    found = named or [run for run in begun_ns if asked and run.startswith(asked)]
+    found = [run for run in begun_ns if asked and names.get(run) == asked]
     if len(found) < 2:
         return next(iter(found), None)
     shown = sorted(found, key=lambda run: (-begun_ns[run], run))[:MEANT_SHOWN_MAX]
     told = ", ".join(f"{run} (began {wording.stamp(begun_ns[run])})" for run in shown)
     more = f" and {len(found) - len(shown):,} more" if len(found) > len(shown) else ""
-    how = "is the name" if named else "is the start of the ids"
     raise InputError(
-        f"{asked!r} {how} of {len(found):,} runs: {told}{more}.", hint="Name one of them by its whole id."
+        f"{asked!r} is the name of {len(found):,} runs: {told}{more}.",
+        hint="Name one of them by its id.",
     )
 
 

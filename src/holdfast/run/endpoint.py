@@ -193,12 +193,6 @@ def going_runs(home: Path) -> list[str]:
     return [path.parent.name for path in paths if _read(path) is not None]
 
 
-def open_runs(home: Path) -> list[str]:
-    """The runs that are going here, or may have moved from here to another machine."""
-    moved = (path.parent.name for path in (home / RUNS_DIRECTORY).glob(f"*/{LINE_FILE}"))
-    return sorted({*going_runs(home), *moved})
-
-
 def lost_runs(home: Path) -> list[LostRun]:
     paths = sorted((home / RUNS_DIRECTORY).glob(f"*/{FILE}"))
     return [lost for path in paths if (lost := _lost(path)) is not None]

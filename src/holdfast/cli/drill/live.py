@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from holdfast.cli.flags import argument, option, shared, takes
-from holdfast.cli.going import RunFirst, running
+from holdfast.cli.going import RunFirst
 from holdfast.cli.pages import html_option, require_one_output, require_writable, write_page
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import home, home_journal, json_option, open_record, store_option
@@ -65,9 +65,8 @@ def command(given: _Flags) -> int:
     `holdfast drill list --live` lists the scenarios. Exit code 0: everything that could be judged is right;
     1: something is not; 2: the drill was refused, and nothing was struck; 3: it was aborted, and not judged.
     """
-    run = running(given.run)
     if given.abort:
-        return _abort(run)
+        return _abort(given.run)
     if not given.scenario:
         raise InputError("No scenario is named.", hint="`holdfast drill list --live` lists them.")
     require_one_output(given.html_path, given.as_json)
@@ -78,7 +77,7 @@ def command(given: _Flags) -> int:
             hint="`holdfast run` prints it in its last line: 64 characters from 0 to f.",
         )
     with open_record(given.store_url) as store:
-        return _play(given, run, store)
+        return _play(given, store)
 
 
 def _abort(run: str) -> int:
@@ -107,11 +106,11 @@ def drill_of(store: Store, run: str, wait_s: float, prices_path: Path | None = N
     return LiveDrill(setting, run)
 
 
-def _play(given: _Flags, run: str, store: Store) -> int:
+def _play(given: _Flags, store: Store) -> int:
     from holdfast.drills.live.scenarios import live_scenario
 
     scenario = live_scenario(given.scenario)
-    drill = drill_of(store, run, given.wait_s, given.prices_path)
+    drill = drill_of(store, given.run, given.wait_s, given.prices_path)
     seed = secrets.randbits(32) if given.seed is None else given.seed
     plan = drill.planned(scenario, target=given.target, for_s=given.for_s, seed=seed)
     say(f"{scenario.name}: {scenario.title}; target {plan.target}, seed {seed}.")

@@ -10,7 +10,7 @@ from holdfast import wording
 from holdfast.cli.drill.live import as_data, drill_of
 from holdfast.cli.ending import StopRequest, on_signal
 from holdfast.cli.flags import argument, option, shared, takes
-from holdfast.cli.going import RunFirst, running
+from holdfast.cli.going import RunFirst
 from holdfast.cli.record import home, json_option, open_record, store_option
 from holdfast.cli.terminal import print_json, printable, say
 from holdfast.diagnose.lifecycle import restored
@@ -40,7 +40,7 @@ WAIT_S = 180.0
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    run: str = argument(callback=lambda context, parameter, asked: running(asked))
+    run: str = argument()
     per_day: int = option(
         "Most drills per day.", type=click.IntRange(min=1), default=2, show_default=True, metavar="N"
     )
