@@ -6,7 +6,7 @@ may use the fields of `Facts`; any other name is an error, and the tests render 
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from holdfast import wording
 from holdfast.diagnose.alerts import cost, runtime, severity, slowness
+from holdfast.diagnose.host_labels import Series, host_labels
 from holdfast.diagnose.incident import Evidence, Incident
 from holdfast.diagnose.wording import moment, share
 from holdfast.signals.domains import Seam
@@ -25,15 +26,12 @@ from holdfast.wording.units import SECOND_NS
 FOLDER = Path(__file__).parent / "runbooks"
 SEAMS: tuple[Seam, ...] = ("facilities-ml", "gpu-fabric-pool", "runtime-schedule-finance")
 UNKNOWN = "unknown"
-HOSTS_IN_QUERIES_MAX = 16
-"""A query for more hosts than this returns more lines than anyone reads."""
 MARGIN_S = 600
 """Graphs and logs begin this long before the incident: what came first is what matters."""
 
 _GPU = re.compile(r"(?P<host>.+)\.(?P<index>[0-9]+)")
 _PORT = re.compile(r"(?P<host>[^/]+)/(?P<device>[^/]+)(?:/(?P<port>[0-9]+))?")
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-_REGEX_SIGNS = re.compile(r"([\\.^$*+?{}\[\]|()])")
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +41,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
                 is the first one affected if the cause is not part of a host, the GPU is empty if the cause is
                 not one. These four are safe in a command as they are; everything else goes through `quote` or
                 `argument` there, and through `label` in a query
-    hosts       the hosts of the late members; `hostlist` all of them in Slurm's notation, and `host_regex` a
-                PromQL pattern for the first of them
+    hosts       the hosts of the late members; `hostlist` all of them in Slurm's notation
+    gpus_there, nodes_there, targets_there  in PromQL, what chooses the first of these hosts in the series of
+                GPUs, of nodes, and in `up`; `gpu_label` names a host in the series of GPUs
     range       in PromQL, from before the beginning until now, or until the end
     since, until  the same stretch as moments
     """
@@ -57,7 +56,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     port: str
     hosts: tuple[str, ...]
     hostlist: str
-    host_regex: str
+    gpus_there: str
+    nodes_there: str
+    targets_there: str
+    gpu_label: str
     run: str
     began: str
     noticed: str
@@ -84,22 +86,25 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in FOLDER.glob("[a-z]*.md")))
 
 
-def runbook(incident: Incident, *, now_ns: int) -> Rendered:
-    """What to do about an incident. A mechanism without a runbook gets that of `unknown`."""
+def runbook(incident: Incident, *, now_ns: int, series: Iterable[Series] = ()) -> Rendered:
+    """What to do about an incident. A mechanism without a runbook gets that of `unknown`. series: of the
+    cluster's exporters, for the labels in queries.
+    """
     wanted = incident.runbook or incident.cause.mechanism
-    return _rendered(wanted if wanted in names() else UNKNOWN, incident, now_ns)
+    return _rendered(wanted if wanted in names() else UNKNOWN, incident, now_ns, series)
 
 
-def seam_runbook(incident: Incident, *, now_ns: int) -> Rendered | None:
+def seam_runbook(incident: Incident, *, now_ns: int, series: Iterable[Series] = ()) -> Rendered | None:
     """Who calls whom; None if the incident crosses no seam."""
-    return _rendered(incident.seam, incident, now_ns) if incident.seam in SEAMS else None
+    return _rendered(incident.seam, incident, now_ns, series) if incident.seam in SEAMS else None
 
 
-def facts(incident: Incident, now_ns: int) -> Facts:
+def facts(incident: Incident, now_ns: int, series: Iterable[Series] = ()) -> Facts:
     subject = incident.cause.subject
     host, gpu, device, port = _parts(incident)
-    hosts = tuple(dict.fromkeys(_host_of(name) for name in incident.affected)) or (host,)
-    shown = hosts[:HOSTS_IN_QUERIES_MAX]
+    there = host_labels(incident.affected or (host,), series)
+    host = there.machine(host)
+    hosts = tuple(dict.fromkeys(map(there.machine, incident.affected))) or (host,)
     until_ns = max(now_ns if incident.ended_ns is None else incident.ended_ns, incident.began_ns)
     since_ns = max(0, incident.began_ns - MARGIN_S * SECOND_NS)
     return Facts(
@@ -111,7 +116,10 @@ def facts(incident: Incident, now_ns: int) -> Facts:
         port=port,
         hosts=hosts,
         hostlist=shlex.quote(fold([name for name in hosts if _PLAIN.fullmatch(name)]) or "HOST"),
-        host_regex=_pattern(shown),
+        gpus_there=there.gpus,
+        nodes_there=there.nodes,
+        targets_there=there.targets,
+        gpu_label=there.gpu_label,
         run=incident.run,
         began=moment(incident.began_ns),
         noticed=moment(incident.noticed_ns),
@@ -136,8 +144,8 @@ def _hourly(incident: Incident) -> str:
     return f"an hour of it costs {wording.usd(incident.cost.usd_per_hour)}"
 
 
-def _rendered(name: str, incident: Incident, now_ns: int) -> Rendered:
-    known = facts(incident, now_ns)
+def _rendered(name: str, incident: Incident, now_ns: int, series: Iterable[Series]) -> Rendered:
+    known = facts(incident, now_ns, series)
     text = _templates().get_template(f"{name}.md").render(msgspec.structs.asdict(known))
     return Rendered(name=name, text=re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
 
@@ -182,24 +190,12 @@ def _bans(evidence: Evidence) -> str:
 def _parts(incident: Incident) -> tuple[str, str, str, str]:
     """Host, GPU, device and port of the cause. If it is on no host, the first affected host."""
     subject, kind = incident.cause.subject, incident.cause.kind
-    first = _host_of(incident.affected[0]) if incident.affected else "HOST"
+    first = incident.affected[0] if incident.affected else "HOST"
     if kind == "port" and (found := _PORT.fullmatch(subject)):
         return found["host"], "", found["device"], found["port"] or "1"
     if kind == "gpu" and (found := _GPU.fullmatch(subject)):
         return found["host"], found["index"], "mlx5_0", "1"
-    return (_host_of(subject) if kind in ("node", "member", "engine") else first), "", "mlx5_0", "1"
-
-
-def _host_of(member: str) -> str:
-    """The host of a member: its name, or NAME of `RUN/NAME` in a live run, which gives no better clue."""
-    return member.rpartition("/")[2]
-
-
-def _pattern(hosts: Sequence[str]) -> str:
-    """An RE2 expression in a PromQL string, for labels with and without a port."""
-    # Within a PromQL string the backslash of an escaped sign has to be escaped itself.
-    either = "|".join(_REGEX_SIGNS.sub(r"\\\\\1", host) for host in hosts).replace('"', '\\"')
-    return f"({either})(:[0-9]+)?"
+    return (subject if kind in ("node", "member", "engine") else first), "", "mlx5_0", "1"
 
 
 def _label(text: str) -> str:

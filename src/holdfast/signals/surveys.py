@@ -1,5 +1,6 @@
 """What live systems know about a topology: Slurm, Kubernetes, Redfish, Prometheus, the embedded store."""
 
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from holdfast.signals.collectors.redfish_access import redfish_service
 from holdfast.signals.collectors.redfish_service import RedfishConnection, Service
 from holdfast.signals.collectors.slurm import ask
 from holdfast.signals.credentials import access, spelled_out
+from holdfast.signals.frame import Labels
 from holdfast.signals.prometheus import Prometheus
 from holdfast.signals.store import SignalStore
 from holdfast.topology.discovery import kubernetes, prometheus, redfish, slurm
@@ -44,14 +46,21 @@ def surveys(systems: Systems) -> list[Survey]:
     if systems.kubernetes:
         hint = "Write them with `kubectl get nodes -o json`."
         found.append(kubernetes.survey(contents(systems.kubernetes, what="nodes", hint=hint)))
-    if systems.prometheus:
-        found.append(_ask_prometheus(systems.prometheus, systems.at_ns))
-    if systems.signals is not None:
-        window_ns = _window_ns(systems.at_ns)
-        series = systems.signals.series(prometheus.names_asked_for(), window_ns)
-        found.append(prometheus.survey(series, prometheus.STORED))
+    for name, series in series_of(systems, prometheus.SELECTORS):
+        found.append(prometheus.survey(series, name))
     found.extend(_ask_redfish(redfish_service(text)) for text in systems.redfish)
     return found
+
+
+def series_of(systems: Systems, selectors: Sequence[str]) -> Iterator[tuple[str, list[Labels]]]:
+    """The series that each system with labels has, with its name; `__name__` is among the labels."""
+    window_ns = _window_ns(systems.at_ns)
+    if systems.prometheus:
+        url = spelled_out(systems.prometheus, what="--prometheus")
+        with Prometheus(url, access=access("PROMETHEUS")) as server:
+            yield prometheus.SOURCE, server.series(selectors, window_ns)
+    if systems.signals is not None:
+        yield prometheus.STORED, systems.signals.series(prometheus.names_of(selectors), window_ns)
 
 
 def _ask_slurm() -> Survey:
@@ -73,12 +82,6 @@ def _ask_redfish(service: Service) -> Survey:
             hint=f"Holdfast looks for them under {redfish.CDUS_PATH}.",
         )
     return found
-
-
-def _ask_prometheus(url: str, at_ns: int | None) -> Survey:
-    with Prometheus(spelled_out(url, what="--prometheus"), access=access("PROMETHEUS")) as server:
-        series = server.series(prometheus.SELECTORS, _window_ns(at_ns))
-    return prometheus.survey(series)
 
 
 def _window_ns(at_ns: int | None) -> tuple[int, int]:

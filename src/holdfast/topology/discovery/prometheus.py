@@ -39,9 +39,9 @@ SPEAKERS = (
 Labels = Mapping[str, str]
 
 
-def names_asked_for() -> str:
+def names_of(selectors: Iterable[str]) -> str:
     """The metrics that the selectors choose, as one regular expression: for sources without selectors."""
-    found = (_SELECTOR.fullmatch(selector) for selector in SELECTORS)
+    found = (_SELECTOR.fullmatch(selector) for selector in selectors)
     return "|".join(one["names"] or one["name"] for one in found if one is not None)
 
 
