@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.detect.detecting import Detected
 from holdfast.detect.pace import STEP
+from holdfast.record.events import Outcome, RunEnded
 from holdfast.signals.frame import Floats, Frame
 
 RUN = "pretrain"
@@ -73,3 +74,17 @@ def test_a_short_pause_an_evaluation_and_a_long_step_of_all_are_none(
 ) -> None:
     detected = looked(*standing(stands_s, places), window_s=120.0)
     assert found(detected, "no-step") == found(detected, "stopped-first") == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "stands_s", "is_told"),
+    [("completed", 1_000, False), ("stopped", 600, False), ("stopped", 1_000, True), ("failed", 600, True)],
+)
+def test_the_end_of_a_run_is_no_standstill_unless_it_stood_before(
+    standing: Standing, looked: Looked, outcome: Outcome, stands_s: int, is_told: bool
+) -> None:
+    frames = standing(stands_s, [HELD_UP, HELD_UP, COMPUTING, HELD_UP])
+    end_ns = int(frames[0].times_ns[-1])
+    ended = RunEnded(id="end", occurred_ns=end_ns, run=RUN, outcome=outcome)
+    detected = looked(*frames, events=[ended])
+    assert found(detected, "no-step") == [RUN] * is_told

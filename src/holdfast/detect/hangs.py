@@ -70,6 +70,8 @@ def _hung(look: Look) -> Iterator[Finding]:
         or _stands_in_step(look, scene.run)
     )
     working = 0.0 if is_broken else _working_share(look, scene.run, last_ns)
+    if _is_its_end(scene, last_ns, working):
+        return
     least_s = _patience_s(pace, scene, working, look.panels.window_ns)
     is_usual = held_s <= USUAL_TIMES * _longest_pause_s(pace) or _is_repeated(held_s, pace)
     if elapsed_s < least_s or is_usual:
@@ -93,6 +95,19 @@ def _hung(look: Look) -> Iterator[Finding]:
         grave=working is not None,
     )
     yield from (msgspec.structs.replace(one, noticed_ns=noticed_ns) for one in first)
+
+
+def _is_its_end(scene: Scene, last_ns: int, working: float | None) -> bool:
+    """Whether the time after the last step belongs to the run's end, as it does in the ledger.
+
+    A run that failed stood still until it failed. One that was stopped is known to have stood only if its
+    GPUs did, for longer than it takes to save and to shut down.
+    """
+    ended = scene.ended
+    if ended is None or ended.occurred_ns < last_ns or ended.outcome == "failed":
+        return False
+    is_idle = working is not None and working < WORKING_SHARE
+    return ended.outcome == "completed" or not (is_idle and ended.occurred_ns - last_ns >= WORKING_S * 1e9)
 
 
 def _patience_s(pace: Pace, scene: Scene, working: float | None, window_ns: tuple[int, int]) -> float:

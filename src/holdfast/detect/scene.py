@@ -62,6 +62,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     healthy  the time of a healthy step, if known
     out      subjects taken out of use, planned or not; their problems are not reported
     phase    what it does now, if recorded
+    ended    the end of its last attempt, if it has ended
     """
 
     run: str
@@ -76,6 +77,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     out: tuple[PlannedWork, ...]
     phase: str = ""
     stepping_ns: int = 0
+    ended: ev.RunEnded | None = None
 
 
 def scene(
@@ -97,10 +99,13 @@ def scene(
     members: dict[str, str] = {}
     gone: dict[str, int] = {}
     gpus, declared, phase = 0, None, ""
+    ended: ev.RunEnded | None = None
     for event in known:
         match event:
             case ev.RunStarted():
-                gpus = event.gpus or gpus
+                gpus, ended = event.gpus or gpus, None
+            case ev.RunEnded():
+                ended = event
             case ev.ReferenceDeclared() if event.step_ns is not None:
                 declared = Healthy(step_s=event.step_ns / 1e9, is_declared=True, since_ns=event.occurred_ns)
             case ev.PhaseEntered() if event.subject in ("", run):
@@ -129,6 +134,7 @@ def scene(
         out=(*planned, *_out(known)),
         phase=phase,
         stepping_ns=next((event.occurred_ns for event in known if isinstance(event, STEPS)), 0),
+        ended=ended,
     )
 
 

@@ -1,0 +1,65 @@
+"""`diagnose` and `report` of one record, without signals: they tell the same story."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.record.events import AnyEvent, Outcome, RunEnded, RunStarted, StepCommitted, encode
+
+Holdfast = Callable[..., Any]
+Told = Callable[..., None]
+S = 10**9
+FIRST_NS = 1_790_000_000 * S
+RUN, GPUS = "llama", 8
+STARTED = RunStarted(id="started", occurred_ns=FIRST_NS, run=RUN, gpus=GPUS)
+
+
+def steps(*paces: tuple[int, float]) -> list[StepCommitted]:
+    """So many of each length in seconds, one after the other."""
+    made: list[StepCommitted] = []
+    at_ns = FIRST_NS
+    for length_s in (length_s for count, length_s in paces for _ in range(count)):
+        at_ns += round(length_s * S)
+        step = len(made) + 1
+        made.append(StepCommitted(id=f"step {step}", occurred_ns=at_ns, run=RUN, step=step))
+    return made
+
+
+@pytest.fixture
+def told(holdfast: Holdfast, tmp_path: Path) -> Told:
+    """Put these events into the record."""
+
+    def tell(*events: AnyEvent) -> None:
+        path = tmp_path / "events.jsonl"
+        path.write_bytes(b"".join(encode(event) + b"\n" for event in events))
+        assert holdfast("import", path).code == 0
+
+    return tell
+
+
+def diagnosed(holdfast: Holdfast, *options: str) -> str:
+    return " ".join(holdfast("diagnose", RUN, *options).out.split())
+
+
+def ended(made: Sequence[StepCommitted], after_s: float, outcome: Outcome) -> RunEnded:
+    at_ns = made[-1].occurred_ns + round(after_s * S)
+    return RunEnded(id="ended", occurred_ns=at_ns, run=RUN, outcome=outcome)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "stood_s"), [("completed", 0), ("stopped", 0), ("preempted", 0), ("failed", 600 - 10)]
+)
+def test_the_time_after_the_last_step_is_what_the_ledger_takes_it_for(
+    holdfast: Holdfast, told: Told, outcome: Outcome, stood_s: int
+) -> None:
+    made = steps((360, 10.0))
+    told(STARTED, *made, ended(made, 600.0, outcome))
+    lost = holdfast("report", RUN, "--json").json["partition"]["dead_undetected"]
+    assert lost == stood_s * GPUS * S
+    incidents = holdfast("diagnose", RUN, "--json").json["incidents"]
+    assert [one["cause"]["mechanism"] for one in incidents] == (["hang"] if stood_s else [])
+    assert ("standstill" in diagnosed(holdfast)) is bool(stood_s)
+    if stood_s:
+        assert incidents[0]["cost"]["lost_gpu_hours"] == pytest.approx(lost / S / 3_600)
