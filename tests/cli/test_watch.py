@@ -154,6 +154,7 @@ def test_metrics_follow_the_incidents_and_leave_with_them(incident: Incident) ->
     watch, _, metrics = watched(Script((incident,), ()), [])
     watch.turn(incident.began_ns + 40 * S)
     assert value(metrics, "holdfast_incident_open", **labels) == 1
+    assert value(metrics, "holdfast_incident_worthy", **labels) == 1
     assert value(metrics, "holdfast_incident_cost_usd", **labels) == 49.9
     assert value(metrics, "holdfast_incident_cost_usd_per_second", **labels) == pytest.approx(518.7 / 3600)
     assert value(metrics, "holdfast_incident_lost_gpu_seconds", **labels) == 12.5 * 3600
@@ -165,6 +166,20 @@ def test_metrics_follow_the_incidents_and_leave_with_them(incident: Incident) ->
     assert value(metrics, "holdfast_incident_open", **labels) is None
     assert value(metrics, "holdfast_incidents_total", **own) == 1
     assert value(metrics, "holdfast_watch_evaluation_seconds_count") == 2
+
+
+def test_what_is_worth_no_alert_stands_in_the_metrics_alone(incident: Incident) -> None:
+    assert incident.cost is not None
+    free = msgspec.structs.replace(incident.cost, usd_per_hour=0.0, gpu_hours_per_hour=0.0)
+    cause = msgspec.structs.replace(incident.cause, mechanism="slow-node")
+    cheap = msgspec.structs.replace(incident, slowdown=1.004, cost=free, cause=cause)
+    watch, heard, metrics = watched(Script((cheap,)), [])
+    watch.turn(incident.began_ns + 40 * S)
+    assert (heard.changes, heard.open) == ([("open", "pretrain/s1")], [()])
+    labels = {"run": "pretrain", "mechanism": "slow-node", "domain": "cooling", "owner": "facilities"}
+    labels |= {"seam": "facilities-ml", "severity": "info"}
+    assert value(metrics, "holdfast_incident_open", **labels) == 1
+    assert value(metrics, "holdfast_incident_worthy", **labels) == 0
 
 
 def test_metrics_are_served_as_prometheus_reads_them(incident: Incident, unused_port: int) -> None:

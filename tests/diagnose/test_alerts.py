@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from holdfast.diagnose.alerts import SEVERITIES, alert, severity, summary
+from holdfast.diagnose.alerts import SEVERITIES, WORTH, AlertWorth, alert, severity, summary
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.wording import members, moment, share
 from holdfast.wording import lasting, listed
@@ -94,6 +94,33 @@ def test_severity_is_by_cost(
     assert cost is not None
     price = msgspec.structs.replace(cost, usd_per_hour=usd_per_hour)
     assert severity(incident(slowdown=slowdown, cost=price, mechanism=mechanism)) == expected
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "usd_per_hour", "mechanism", "is_sent"),
+    [
+        (1.0034, 0.0, "slow-node", False),
+        (1.0, 0.0, "cpu-contention", False),
+        (1.0099, 0.99, "slow-node", False),
+        (1.01, 0.0, "slow-node", True),
+        (1.0034, 1.0, "slow-node", True),
+        (1.0034, None, "slow-node", True),
+        (1.0, 0.0, "memory-errors", True),
+        (1.0, 0.0, "gpu-fault", True),
+        (1.0, 0.0, "coolant-flow", True),
+        (1.0, 0.0, "hang", True),
+    ],
+)
+def test_an_alert_is_sent_from_its_worth_on(
+    incident: Make, slowdown: float, usd_per_hour: float | None, mechanism: str, is_sent: bool
+) -> None:
+    cost = incident().cost
+    assert cost is not None
+    price = msgspec.structs.replace(cost, usd_per_hour=usd_per_hour)
+    one = incident(slowdown=slowdown, cost=price, mechanism=mechanism)
+    assert WORTH.holds(one) is is_sent
+    assert WORTH.holds(msgspec.structs.replace(one, cost=None))  # it may be expensive
+    assert AlertWorth(usd_per_hour_min=0.0).holds(one)
 
 
 def test_without_a_price_slowness_decides(incident: Make) -> None:

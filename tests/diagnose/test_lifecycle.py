@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.cli.incident_text import change_line
+from holdfast.diagnose.alerts import WORTH
 from holdfast.diagnose.incident import Evidence, Incident
 from holdfast.diagnose.lifecycle import (
     SUBJECTS_KEPT_MAX,
@@ -17,6 +19,7 @@ from holdfast.diagnose.lifecycle import (
     diagnosis,
     restored,
 )
+from holdfast.diagnose.webhook import sent
 from holdfast.record.events import IncidentDiagnosed, Unknown
 
 Make = Callable[..., Incident]
@@ -341,6 +344,51 @@ def test_a_single_look_ends_nothing_that_was_recorded_minutes_ago(incident: Make
     at_ns += 60 * S
     again = Casebook(changes, now_ns=at_ns, is_only_look=True)
     assert told(again.take([incident()], at_ns)) == []
+
+
+def cheap(incident: Make, slowdown: float = 1.004) -> Incident:
+    """An incident that costs next to nothing."""
+    cost = incident().cost
+    assert cost is not None
+    free = msgspec.structs.replace(
+        cost, lost_gpu_hours=0.001, usd=0.004, gpu_hours_per_hour=0.001, usd_per_hour=0.004
+    )
+    return incident(mechanism="slow-node", slowdown=slowdown, cost=free)
+
+
+def test_what_is_worth_no_alert_is_recorded_and_not_sent_until_it_is(incident: Make, began_ns: int) -> None:
+    book = Casebook()
+    (first,) = book.take([cheap(incident)], began_ns + 40 * S).changes
+    assert (first.state, first.is_worth, sent(first)) == ("open", False, None)
+    assert change_line(first, "", WORTH).endswith(" [not sent: under 1 % slower, 1.00 USD an hour]")
+    assert change_line(first, "").endswith("(cdu-0000, facilities)")  # nobody is told anyway
+    assert (len(book.open), book.worthy) == (1, ())
+    (crossed,) = book.take([cheap(incident, slowdown=1.02)], began_ns + 50 * S).changes
+    assert (crossed.state, crossed.is_worth, crossed.was_worth) == ("changed", True, False)
+    message = sent(crossed)
+    assert message is not None
+    assert message.state == "open"  # to a receiver it is new
+    assert book.worthy == book.open
+    # What was sent is not taken back without a word.
+    book.take([cheap(incident)], began_ns + 60 * S)
+    assert book.worthy == book.open
+    over = msgspec.structs.replace(cheap(incident), ended_ns=began_ns + 65 * S)
+    (end,) = book.take([over], began_ns + 70 * S).changes
+    told = sent(end)
+    assert told is not None
+    assert told.state == "resolved"
+
+
+def test_a_new_watch_knows_from_the_record_what_was_sent(incident: Make, began_ns: int) -> None:
+    book = Casebook()
+    changes = [*book.take([cheap(incident)], began_ns + 40 * S).changes]
+    ended = msgspec.structs.replace(cheap(incident), ended_ns=began_ns + 80 * S)
+    (end,) = Casebook(changes, now_ns=began_ns + 90 * S).take([ended], began_ns + 90 * S).changes
+    assert sent(end) is None
+    changes += book.take([cheap(incident, slowdown=1.02)], began_ns + 50 * S).changes
+    changes += book.take([cheap(incident)], began_ns + 400 * S).confirmed
+    (end,) = Casebook(changes, now_ns=began_ns + 490 * S).take([ended], began_ns + 490 * S).changes
+    assert sent(end) is not None
 
 
 class Shared:

@@ -19,6 +19,7 @@ from servers import daemon
 from waiting import free_port
 
 from holdfast.detect.xids import NO_OVERRIDES
+from holdfast.diagnose.alerts import WORTH
 from holdfast.diagnose.answering import DiagnoseQuestion, answered
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import IncidentChange, diagnosis
@@ -175,6 +176,7 @@ class Watcher:
             is_only_look=False,
             logged_runs=(),
             prices=DEFAULTS,
+            worth=WORTH,
             journal=HomeJournal(store, home, lambda damages: None),
             topology=lambda: self._cluster,
             xids=lambda: NO_OVERRIDES,

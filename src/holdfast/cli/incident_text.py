@@ -13,7 +13,7 @@ from holdfast import wording
 from holdfast.cli.past_text import NO_SIGNALS, show_past
 from holdfast.cli.tables import table
 from holdfast.cli.terminal import printable
-from holdfast.diagnose.alerts import cost, severity, slowness, stands, summary
+from holdfast.diagnose.alerts import AlertWorth, cost, severity, slowness, stands, summary
 from holdfast.diagnose.answering import DiagnoseAnswer
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import IncidentChange
@@ -245,12 +245,20 @@ def _row(state: IncidentState, incident: Incident, name: str) -> tuple[Text, ...
     )
 
 
-def change_line(change: IncidentChange, name: str) -> str:
-    """A change in one line, as `watch` prints it. name: of its run."""
+def change_line(change: IncidentChange, name: str, worth: AlertWorth | None = None) -> str:
+    """A change in one line, as `watch` prints it. name: of its run. worth: of alerts, if they are sent."""
     incident = change.incident
     about = wording.run_label(incident.run, name, part=incident.name.removeprefix(incident.run))
     told = f"{wording.stamp(change.at_ns)}  {change.state:8}  {severity(incident):8}  {about}"
-    return printable(f"{told}  {summary(incident)}")
+    return printable(f"{told}  {summary(incident)}{_unsent(change, worth)}")
+
+
+def _unsent(change: IncidentChange, worth: AlertWorth | None) -> str:
+    """That no receiver was told, and why."""
+    if worth is None or change.is_worth:
+        return ""
+    least = f"{share(worth.slowdown_min - 1)} slower, {wording.usd(worth.usd_per_hour_min)} an hour"
+    return f" [not sent: under {least}]"
 
 
 def _print_pairs(console: Console, **pairs: str) -> None:

@@ -21,6 +21,7 @@ from holdfast.cli.topology_sources import known_topology, remark_on_topology, to
 from holdfast.cli.values import past_moment_ns, window_seconds
 from holdfast.cli.xid_policy import load_xids
 from holdfast.diagnose.alertmanager import Alertmanager
+from holdfast.diagnose.alerts import WORTH, AlertWorth
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import Casebook, IncidentChange
 from holdfast.diagnose.recorded import RecordOutlet
@@ -71,12 +72,24 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         callback=url_option,
         metavar="URL",
     )
+    worth_usd: float = option(
+        "--worth",
+        "Send alerts of incidents that slow a run by 1 %, or cost this much an hour. 0: all.",
+        type=click.FloatRange(min=0.0),
+        default=WORTH.usd_per_hour_min,
+        show_default=True,
+        metavar="USD",
+    )
     listen: str | None = option("Serve metrics of the watch for Prometheus.", metavar="HOST:PORT")
     signals: SignalFlags = shared(signals_options)
     topology_path: Path | None = shared(topology_option)
     prices_path: Path | None = shared(prices_option)
     store_url: str | None = shared(store_option)
     as_json: bool = shared(json_option)
+
+    @property
+    def worth(self) -> AlertWorth:
+        return AlertWorth(usd_per_hour_min=self.worth_usd)
 
     @property
     def is_only_look(self) -> bool:
@@ -128,6 +141,7 @@ def _scope(given: _Flags, store: Store, source: Source) -> Scope:
         is_only_look=given.is_only_look,
         logged_runs=given.signals.logged_runs,
         prices=load_prices(given.prices_path),
+        worth=given.worth,
         journal=home_journal(store),
         topology=lambda: known_topology(
             given.topology_path, given.signals.prometheus_url, source, given.at_ns
@@ -204,20 +218,22 @@ def _outlets(given: _Flags, store: Store, stack: ExitStack, clock: Clock) -> lis
     ]
     for stop in (*(one.stop for one in webhooks), *(one.stop for one in managers)):
         stack.callback(stop)  # stops all of them before the first is waited for
-    return [_Terminal(given.as_json, store), RecordOutlet(recorder), *webhooks, *managers]
+    terminal = _Terminal(given, store, has_receivers=bool(webhooks or managers))
+    return [terminal, RecordOutlet(recorder), *webhooks, *managers]
 
 
 class _Terminal:
     """Prints a line for each change to stdout."""
 
-    def __init__(self, as_json: bool, store: Store) -> None:
-        self._as_json, self._store = as_json, store
+    def __init__(self, given: _Flags, store: Store, *, has_receivers: bool) -> None:
+        self._as_json, self._store = given.as_json, store
+        self._worth = given.worth if has_receivers else None
 
     def changed(self, change: IncidentChange) -> None:
         if self._as_json:
             click.echo(msgspec.json.encode(message(change)))
         else:
-            click.echo(change_line(change, self._name(change.incident.run)))
+            click.echo(change_line(change, self._name(change.incident.run), self._worth))
 
     def _name(self, run: str) -> str:
         with suppress(StoreError):  # the line is due even if the store is down

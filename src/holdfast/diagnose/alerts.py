@@ -49,6 +49,29 @@ twentieth by itself.
 """
 
 
+class AlertWorth(msgspec.Struct, frozen=True, kw_only=True):
+    """From where on an alert is sent: this slowdown, this hourly cost, or one of these mechanisms. What is
+    below that is recorded and printed only.
+    """
+
+    slowdown_min: float = 1.01
+    usd_per_hour_min: float = 1.0
+    mechanisms: frozenset[str] = frozenset({"coolant-flow", "power-brake", "node-power"}).union(
+        *(rule.mechanisms for rule in SEVERITIES)
+    )
+    """What is broken and gets worse, or takes others along, though the run may not be slower yet."""
+
+    def holds(self, incident: Incident) -> bool:
+        """An incident without a price is worth it: it may be expensive."""
+        usd_per_hour = None if incident.cost is None else incident.cost.usd_per_hour
+        is_felt = incident.slowdown >= self.slowdown_min or stands(incident)
+        is_costly = usd_per_hour is None or usd_per_hour >= self.usd_per_hour_min
+        return is_felt or is_costly or incident.cause.mechanism in self.mechanisms
+
+
+WORTH = AlertWorth()
+
+
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """A message about one incident. ends_ns: None while it lasts."""
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from holdfast.diagnose.alerts import is_graver
+from holdfast.diagnose.alerts import WORTH, AlertWorth, is_graver
 from holdfast.diagnose.incident import Incident, Price
 from holdfast.record.events import AnyEvent, IncidentDiagnosed, IncidentState
 from holdfast.record.untrusted import UNDECODABLE
@@ -50,12 +50,17 @@ _NEVER_NS = 2**63
 
 
 class IncidentChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new about an incident, and when. before: as last recorded; None for a new one."""
+    """What is new about an incident, and when. before: as last recorded; None for a new one.
+
+    is_worth: it is, or has been, worth an alert; was_worth: it had been before.
+    """
 
     state: IncidentState
     at_ns: int
     incident: Incident
     before: Incident | None = None
+    is_worth: bool = True
+    was_worth: bool = True
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +81,7 @@ class _Case(msgspec.Struct):
     seen_ns    the last assessment that showed it, or could not have shown it
     shown_ns   the last assessment that showed it: its cost is known up to then
     named_ns   the last assessment that named its cause
+    is_worth   it has been worth an alert
     is_own     this book has shown it; before that, it is what the record says
     written_ns  when this book last had it recorded
     heard_ns   when another watch, or an earlier one, last recorded it
@@ -87,6 +93,7 @@ class _Case(msgspec.Struct):
     shown_ns: int
     named_ns: int
     is_open: bool
+    is_worth: bool = False
     is_own: bool = True
     written_ns: int = 0
     heard_ns: int = 0
@@ -96,7 +103,12 @@ class Casebook:
     """The incidents of some runs, open and over. Call `take` with each assessment, in order."""
 
     def __init__(
-        self, changes: Iterable[IncidentChange] | None = (), *, now_ns: int = 0, is_only_look: bool = False
+        self,
+        changes: Iterable[IncidentChange] | None = (),
+        *,
+        now_ns: int = 0,
+        is_only_look: bool = False,
+        worth: AlertWorth = WORTH,
     ) -> None:
         """changes: what was recorded before, oldest first; None if it cannot be read yet and `recall` gets it
         later. is_only_look: no second look will confirm the first, so incidents that it does not see are
@@ -106,6 +118,7 @@ class Casebook:
             now_ns -= round(UNSEEN_S_MAX * SECOND_NS)
         self._cases: dict[str, _Case] = {}
         self._own: dict[str, set[int]] = {}
+        self._worth = worth
         self.knows_past = False
         if changes is not None:
             self.recall(changes, now_ns)
@@ -121,7 +134,9 @@ class Casebook:
             if change.at_ns in own:
                 own.remove(change.at_ns)
             elif case is None or not case.is_own:
-                self._cases[name] = _recorded(change, now_ns)
+                was_worth = case is not None and case.is_worth
+                self._cases[name] = case = _recorded(change, now_ns)
+                case.is_worth = was_worth or self._worth.holds(change.incident)
             else:
                 _learn(case, change)
         self.knows_past = True
@@ -131,6 +146,11 @@ class Casebook:
         """The open incidents as last seen, by the time at which they began."""
         found = (case.incident for case in self._cases.values() if case.is_open)
         return tuple(sorted(found, key=lambda incident: (incident.began_ns, incident.name)))
+
+    @property
+    def worthy(self) -> tuple[Incident, ...]:
+        """The open incidents that are, or have been, worth an alert."""
+        return tuple(incident for incident in self.open if self._cases[incident.name].is_worth)
 
     def runs_since(self, at_ns: int) -> set[str]:
         """The runs with open incidents that were shown or recorded since this moment."""
@@ -167,10 +187,10 @@ class Casebook:
                 known = self._begin(incident, at_ns)
                 changes.append(_first_word(known, at_ns))
             else:
-                changes.append(_go_on(known, incident, at_ns))
+                changes.append(_go_on(known, incident, at_ns, self._worth))
             cases.append(known)
         changes += self._ended(at_ns, unseen, ends_ns)
-        news = tuple(change for change in changes if change is not None)
+        news = tuple(self._weighed(change) for change in changes if change is not None)
         self._wrote(news)
         confirmed = tuple(
             IncidentChange(state="changed", at_ns=at_ns, incident=case.incident, before=case.incident)
@@ -179,6 +199,11 @@ class Casebook:
         )
         self._wrote(confirmed)
         return Taken(incidents=tuple(case.incident for case in cases), changes=news, confirmed=confirmed)
+
+    def _weighed(self, change: IncidentChange) -> IncidentChange:
+        case = self._cases[change.incident.name]
+        was_worth, case.is_worth = case.is_worth, case.is_worth or self._worth.holds(change.incident)
+        return msgspec.structs.replace(change, is_worth=case.is_worth, was_worth=was_worth)
 
     def _wrote(self, changes: Iterable[IncidentChange]) -> None:
         """Remember what is recorded for this book, which will hear of it again."""
@@ -356,7 +381,7 @@ def _first_word(case: _Case, at_ns: int) -> IncidentChange | None:
     return IncidentChange(state="resolved", at_ns=at_ns, incident=case.incident)
 
 
-def _go_on(case: _Case, incident: Incident, at_ns: int) -> IncidentChange | None:
+def _go_on(case: _Case, incident: Incident, at_ns: int, worth: AlertWorth) -> IncidentChange | None:
     """Bring a case up to date, and return the change to report, if any."""
     if incident.ended_ns is not None and not case.is_open:
         return None  # still in the assessment's window, but known to be over
@@ -376,7 +401,8 @@ def _go_on(case: _Case, incident: Incident, at_ns: int) -> IncidentChange | None
         return _told(case, "resolved", at_ns)
     if not was_open:
         return _told(case, "open", at_ns)
-    return _told(case, "changed", at_ns) if _is_news(case.told, case.incident) else None
+    is_worth_now = not case.is_worth and worth.holds(case.incident)
+    return _told(case, "changed", at_ns) if is_worth_now or _is_news(case.told, case.incident) else None
 
 
 def _still_named(known: Incident, vague: Incident) -> Incident:

@@ -6,7 +6,7 @@ with the incident.
 """
 
 from collections import Counter as Counting
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
@@ -73,13 +73,14 @@ class WatchMetrics:
 
 
 class SeenEvaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """What metrics show of an evaluation. incidents: the open ones."""
+    """What metrics show of an evaluation. incidents: the open ones; worthy: those that are worth an alert."""
 
     at_s: float
     took_s: float
     runs: tuple[str, ...]
     unseen: tuple[str, ...]
     incidents: tuple[Incident, ...]
+    worthy: tuple[Incident, ...]
     changes: tuple[IncidentChange, ...]
     flaws: tuple[Flaw, ...]
 
@@ -96,8 +97,10 @@ class _Board(Collector):
     def collect(self) -> Iterator[Metric]:
         # Read once, so that the evaluation is consistent.
         seen = self._seen
-        incidents = seen.incidents if seen else ()
-        yield from _of_incidents(incidents)
+        if seen is None:
+            yield from _of_incidents((), ())
+        else:
+            yield from _of_incidents(seen.incidents, {one.name for one in seen.worthy})
         flaws = GaugeMetricFamily(
             "holdfast_signal_flaws", "Series with a flaw, by its kind.", labels=("kind",)
         )
@@ -106,16 +109,17 @@ class _Board(Collector):
         yield flaws
 
 
-def _of_incidents(incidents: Iterable[Incident]) -> Iterator[Metric]:
-    """Incidents with the same labels are added up; for ratios, the worst counts."""
+def _of_incidents(incidents: Iterable[Incident], worthy: Container[str]) -> Iterator[Metric]:
+    """Incidents with the same labels are added up; for ratios, the worst counts. worthy: by name."""
     groups: dict[tuple[str, ...], list[Incident]] = {}
     for one in incidents:
         key = (one.run, one.cause.mechanism, one.domain, one.owner, one.seam, severity(one))
         groups.setdefault(key, []).append(one)
-    opened, slower, sure, usd, rate, lost, trust = (
+    opened, alerting, slower, sure, usd, rate, lost, trust = (
         GaugeMetricFamily(f"holdfast_{name}", meaning, labels=INCIDENT_LABELS)
         for name, meaning in (
             ("incident_open", "Open incidents."),
+            ("incident_worthy", "Open incidents that are worth an alert."),
             ("incident_slowdown_ratio", "Time per step over that of a healthy run."),
             ("incident_confidence_ratio", "Confidence in the named cause."),
             ("incident_cost_usd", "What open incidents have cost so far."),
@@ -127,6 +131,7 @@ def _of_incidents(incidents: Iterable[Incident]) -> Iterator[Metric]:
     for labels, group in groups.items():
         costs = [one.cost for one in group if one.cost is not None]
         opened.add_metric(labels, len(group))
+        alerting.add_metric(labels, sum(one.name in worthy for one in group))
         slower.add_metric(labels, max(one.slowdown for one in group))
         sure.add_metric(labels, min(one.confidence for one in group))
         trust.add_metric(labels, min(one.quality for one in group))
@@ -134,4 +139,4 @@ def _of_incidents(incidents: Iterable[Incident]) -> Iterator[Metric]:
         if costs and all(cost.usd is not None for cost in costs):
             usd.add_metric(labels, sum(cost.usd or 0.0 for cost in costs))
             rate.add_metric(labels, sum(cost.usd_per_hour or 0.0 for cost in costs) / HOUR_S)
-    yield from (opened, slower, sure, usd, rate, lost, trust)
+    yield from (opened, alerting, slower, sure, usd, rate, lost, trust)

@@ -6,6 +6,7 @@ import msgspec
 
 from holdfast.detect.xids import Overrides
 from holdfast.diagnose import recorded
+from holdfast.diagnose.alerts import AlertWorth
 from holdfast.diagnose.assess import CLUSTER
 from holdfast.diagnose.lifecycle import Casebook, IncidentChange
 from holdfast.diagnose.looking import LookSetting, Recalled, References, look, recall, sees_machines
@@ -34,6 +35,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     runs          the named runs; if none are named, all live ones
     is_only_look  it looks once: unreadable data is then an error
     logged_runs   runs whose step logs were named
+    worth         from where on an incident is worth an alert
     journal       this machine's own, on its way into the store
     topology      reads the topology anew
     xids          the site's policy for XIDs
@@ -46,6 +48,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     is_only_look: bool
     logged_runs: tuple[str, ...]
     prices: Prices
+    worth: AlertWorth
     journal: HomeJournal
     topology: Callable[[], Described]
     xids: Callable[[], Overrides]
@@ -100,7 +103,9 @@ class Looking:
             if self._scope.is_only_look:
                 raise
             self._tell(error.sentence)
-        self._book = Casebook(known, now_ns=at_ns, is_only_look=self._scope.is_only_look)
+        self._book = Casebook(
+            known, now_ns=at_ns, is_only_look=self._scope.is_only_look, worth=self._scope.worth
+        )
         return self._book
 
     def __call__(self, at_ns: int, since_ns: int | None) -> Looked:

@@ -50,7 +50,7 @@ class AlertOutlet(Protocol):
         """Incidents that go on, of which nothing is new; now and then."""
 
     def standing(self, incidents: Sequence[Incident]) -> None:
-        """After every look: all open incidents."""
+        """After every look: all open incidents that are worth an alert."""
 
 
 class Watch:
@@ -113,6 +113,7 @@ class Watch:
                 runs=looked.runs,
                 unseen=tuple(looked.unseen),
                 incidents=self._book.open,
+                worthy=self._book.worthy,
                 changes=taken.changes,
                 flaws=looked.assessment.flaws,
             )
@@ -125,7 +126,7 @@ class Watch:
             for change in taken.changes:
                 outlet.changed(change)
             outlet.confirmed(taken.confirmed)
-            outlet.standing(self._book.open)
+            outlet.standing(self._book.worthy)
         except BrokenPipeError:
             raise  # the reader of our output has gone, and wants no more of it
         except Exception as error:

@@ -45,6 +45,14 @@ def message(change: IncidentChange) -> WebhookMessage:
     )
 
 
+def sent(change: IncidentChange) -> WebhookMessage | None:
+    """The message to a receiver; None if it is not worth one. What becomes worth it opens."""
+    if not change.is_worth:
+        return None
+    is_first = change.state == "changed" and not change.was_worth
+    return message(msgspec.structs.replace(change, state="open") if is_first else change)
+
+
 class Webhook(Closable):
     """Delivers changes to one URL. An `AlertOutlet`: `changed` returns at once."""
 
@@ -64,8 +72,10 @@ class Webhook(Closable):
         self._thread.start()
 
     def changed(self, change: IncidentChange) -> None:
+        if (told := sent(change)) is None:
+            return
         try:
-            self._waiting.put_nowait(msgspec.json.encode(message(change)))
+            self._waiting.put_nowait(msgspec.json.encode(told))
         except queue.Full:
             self._tell(f"{self._name} is {QUEUE_MAX:,} messages behind; one was dropped.")
 
