@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.record.events import AnyEvent, Outcome, RunEnded, RunStarted, StepCommitted, encode
+from holdfast.record.events import (
+    AnyEvent,
+    FaultObserved,
+    Outcome,
+    RunEnded,
+    RunStarted,
+    Severity,
+    StepCommitted,
+    encode,
+)
 
 Holdfast = Callable[..., Any]
 Told = Callable[..., None]
@@ -63,3 +72,24 @@ def test_the_time_after_the_last_step_is_what_the_ledger_takes_it_for(
     assert ("standstill" in diagnosed(holdfast)) is bool(stood_s)
     if stood_s:
         assert incidents[0]["cost"]["lost_gpu_hours"] == pytest.approx(lost / S / 3_600)
+
+
+@pytest.mark.parametrize(
+    ("severity", "steps_after", "sentence"),
+    [
+        ("degraded", 180, "1 fault is still open, and the run has made steps since."),
+        ("degraded", 0, "1 fault is still open."),
+        ("fatal", 0, "The run has made no step since it was disturbed."),
+        ("fatal", 180, "Nothing is wrong any more; what happened before is listed."),
+    ],
+)
+def test_steps_since_a_fault_are_not_denied(
+    holdfast: Holdfast, told: Told, severity: Severity, steps_after: int, sentence: str
+) -> None:
+    made = steps((180 + steps_after, 10.0))
+    at_ns = made[179].occurred_ns + 1
+    fault = FaultObserved(
+        id="f", occurred_ns=at_ns, run=RUN, subject="n0.3", severity=severity, fault="gpu-throttle"
+    )
+    told(STARTED, *made, fault)
+    assert sentence in diagnosed(holdfast)

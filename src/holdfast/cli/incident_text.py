@@ -17,6 +17,7 @@ from holdfast.diagnose.alerts import AlertWorth, cost, severity, slowness, stand
 from holdfast.diagnose.answering import DiagnoseAnswer
 from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import IncidentChange
+from holdfast.diagnose.reading import RunReading
 from holdfast.diagnose.wording import BLIND, members, share
 from holdfast.ledger.report import IncidentReport, ReportedPace
 from holdfast.ledger.reporting import SLOW_SHARE_MIN
@@ -39,7 +40,7 @@ def show(answer: DiagnoseAnswer) -> None:
     if not answer.sees_run:
         console.print(f"{printable(answer.blindness)}\n", style="bold yellow")
     elif not answer.incidents and answer.past:
-        console.print(f"{_passing(answer.past)}\n", style="bold yellow")
+        console.print(f"{_passing(answer.past, answer.reading)}\n", style="bold yellow")
     elif not answer.incidents and (answer.unshown or _is_slow(answer.pace)):
         console.print("Nothing that is wrong is seen in that time.\n", style="bold green")
     elif not answer.incidents and answer.misnamed:
@@ -71,9 +72,16 @@ def show(answer: DiagnoseAnswer) -> None:
     _show_flaws(console, [flaw for flaw in answer.flaws if flaw.text not in answer.misnamed])
 
 
-def _passing(past: Sequence[IncidentReport]) -> str:
-    if any(one.recovered_ns is None for one in past):
+def _passing(past: Sequence[IncidentReport], reading: RunReading | None) -> str:
+    still = [one for one in past if one.recovered_ns is None]
+    last_ns = 0 if reading is None else reading.last_ns or 0
+    stepless = [one for one in still if one.began_ns >= last_ns]
+    if any(one.severity == "fatal" for one in stepless):
         return "The run has made no step since it was disturbed."
+    if still:
+        are = "is" if len(still) == 1 else "are"
+        since = "" if stepless else ", and the run has made steps since"
+        return f"{wording.many(len(still), 'fault')} {are} still open{since}."
     return "Nothing is wrong any more; what happened before is listed."
 
 
