@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 from pathlib import Path
 
 import msgspec
@@ -76,6 +77,40 @@ def test_secrets_are_not_kept() -> None:
     assert "abc" not in msgspec.json.encode(start).decode()
     assert start.arguments.count(HIDDEN) == 2
     assert changed(words, words.replace("--tokens 9", "--tokens 8")) == "--tokens is 8, was 9"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "wandb.api_key=SECRET",
+        "--secret-key SECRET",
+        "+logger.token=SECRET",
+        "--aws-secret-access-key=SECRET",
+        "s3.secret=SECRET",
+        "--api.key=SECRET",
+        "--access_key=SECRET",
+        "--wandb-key SECRET",
+        "--hftoken=SECRET",
+        "--hfToken SECRET",
+        "--password -SECRET",
+        "--header Authorization:\N{NO-BREAK SPACE}Bearer\N{NO-BREAK SPACE}SECRET",
+        "--auth Bearer\N{NO-BREAK SPACE}SECRET",
+        "--user hf_SECRETSECRET",
+        "https://host/path?token=SECRET",
+        "MY_PASSWORD=7",
+    ],
+)
+def test_no_form_of_a_secret_is_kept(words: str) -> None:
+    kept_words = started_with("train.py", None, words.split(" ")).arguments
+    assert not re.search("SECRET|7", " ".join(kept_words))
+    assert any(HIDDEN in word for word in kept_words)
+
+
+@pytest.mark.parametrize(
+    "words", ["--num-key-value-heads 8", "--max_tokens=2e6", "--tokenizer gpt2", "--keyframes a", "path=a"]
+)
+def test_what_only_sounds_like_a_secret_is_kept(words: str) -> None:
+    assert " ".join(started_with("train.py", None, words.split()).arguments) == words
 
 
 @settings(max_examples=examples(50))

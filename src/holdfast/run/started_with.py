@@ -27,9 +27,17 @@ HIDDEN = "…"
 """What is kept of a secret."""
 
 _SETTINGS = re.compile(r"(?:.*=)?(.+\.(?:ya?ml|toml|ini|cfg|py|sh))")
-_SECRET = re.compile(r"(?:.*[-_])?(?:password|passwd|secret|token|api[-_]?key|credentials?)", re.IGNORECASE)
-_LOGIN = re.compile(r"://[^/@\s]+@")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_SECRET = re.compile(r"auth|authorization|bearer|credentials?|.*(?:passwords?|passwd|passphrase|secrets?)")
+_MAYBE_SECRET = re.compile(r"keys?|pat|tokens|.*(?:apikey|token)")
+"""These words are also of counts, as in `--num-key-value-heads 8`: a plain number is then no secret."""
+_NUMBER = re.compile(r"[-+.\de_]{1,12}|true|false", re.IGNORECASE)
+_LOGIN = re.compile(r"(://)[^/@\s]+@")
+_BEARER = re.compile(r"(bearer\s+)\S+", re.IGNORECASE)
+_TOKEN = re.compile(r"\b(hf_|sk-|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AKIA)[\w-]{8,}")
+"""The beginnings by which well-known services mark their tokens."""
 _OPTION = re.compile(r"-{1,2}[A-Za-z]")
+_LONG_OPTION = re.compile(r"--[A-Za-z]")
 _SETTING = re.compile(r"[A-Za-z_+~][\w.+/-]*=")
 
 Named = dict[str, tuple[str, ...]]
@@ -137,19 +145,32 @@ def _text(name: str) -> str:
 
 
 def _kept(arguments: Sequence[str]) -> Iterator[str]:
-    is_secret = False
+    option = ""
     for argument in arguments[:ARGUMENTS_MAX]:
-        name, mark, _ = argument.partition("=")
-        if is_secret and not _OPTION.match(argument):
+        name, mark, value = argument.partition("=")
+        if option and not _LONG_OPTION.match(argument) and _is_secret(option, argument):
             yield HIDDEN
-        elif mark and _SECRET.fullmatch(name):
+        elif mark and _is_secret(name, value):
             yield f"{_text(name)}={HIDDEN}"
         else:
-            yield _cut(_LOGIN.sub(f"://{HIDDEN}@", _text(argument)))
-        is_secret = not mark and argument.startswith("-") and bool(_SECRET.fullmatch(argument))
+            yield _cut(_without_secrets(_text(argument)))
+        option = argument if not mark and _OPTION.match(argument) else ""
     if len(arguments) > ARGUMENTS_MAX:
         rest = "\0".join(map(_text, arguments[ARGUMENTS_MAX:])).encode()
         yield f"{HIDDEN} {hashlib.sha256(rest).hexdigest()}"
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Whether an argument of this name hides its value: by any of the name's words."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    if any(map(_SECRET.fullmatch, words)):
+        return True
+    return any(map(_MAYBE_SECRET.fullmatch, words)) and not _NUMBER.fullmatch(value)
+
+
+def _without_secrets(text: str) -> str:
+    text = _BEARER.sub(rf"\1{HIDDEN}", _LOGIN.sub(rf"\1{HIDDEN}@", text))
+    return _TOKEN.sub(rf"\1{HIDDEN}", text)
 
 
 def _cut(argument: str) -> str:
