@@ -21,6 +21,8 @@ import pytest
 from waiting import WAIT_S, until
 
 from holdfast.record.errors import HoldfastError
+from holdfast.record.events import RunEndangered
+from holdfast.record.journal import read_directory
 from holdfast.run.agent import EXIT_MISTAKE, Assignment, encoded
 from holdfast.run.coordinator import UNPROVEN_MAX
 from holdfast.run.dial import dial
@@ -534,17 +536,22 @@ def test_strangers_keep_no_client_out_and_fill_nothing(hold: Callable[..., Held]
     assert one.errors == ""
 
 
-def test_a_coordinator_without_descriptors_waits_and_says_so_once(hold: Callable[..., Held]) -> None:
+def test_a_coordinator_without_descriptors_waits_and_says_and_records_it_once(
+    hold: Callable[..., Held], tmp_path: Path
+) -> None:
     one = hold(descriptors=DESCRIPTORS)
-    with contextlib.ExitStack() as strangers:
-        for _ in range(2 * DESCRIPTORS):
-            strangers.enter_context(connected(one.port))
-        until(lambda: one.said)
-        assert one.visit() == "r"  # although they are still connected
+    for _ in range(2):
+        with contextlib.ExitStack() as strangers:
+            for _ in range(2 * DESCRIPTORS):
+                strangers.enter_context(connected(one.port))
+            until(lambda: one.said)
+            assert one.visit() == "r"  # although they are still connected
     assert one.visit() == "r"
     assert "Traceback" not in one.errors
     assert len(one.said) == 1
     assert "too many open files" in one.said[0]
+    dangers = [event for event in read_directory(tmp_path / "journal") if isinstance(event, RunEndangered)]
+    assert [(danger.what, danger.over) for danger in dangers] == [("connections", False)]
 
 
 # ---- man in the middle, with TLS --------------------------------------------------------------------------

@@ -61,6 +61,8 @@ BACKLOG = 1024
 """The most connections that wait in the kernel: all workers of a large run may connect at once."""
 ACCEPT_WAIT_S = 0.5
 """How long to wait after a connection could not be accepted for lack of descriptors or memory."""
+SHORT_OVER_S = 60.0
+"""Descriptors suffice again if none was missing for this long."""
 RETURN_S = 60.0
 """How long a worker may take to reconnect to a successor, unless its agent reports its exit. While a compiler
 holds the worker's interpreter lock, the worker cannot reconnect."""
@@ -136,7 +138,8 @@ class Coordinator:
         self._listener: socket.socket | None = None
         self._accept_again: asyncio.TimerHandle | None = None
         self._is_full = False
-        self._is_short = self._is_short_told = False
+        self._short: asyncio.TimerHandle | None = None
+        self._is_short_told = False
         self._ended: asyncio.Future[happenings.Ending] | None = None
         self._is_closed = self._is_retired = False
         self._asking: dict[tuple[str, int], ClientConnection] = {}
@@ -303,7 +306,7 @@ class Coordinator:
     async def close(self) -> None:
         """Close everything after the last messages are sent. Ignore whatever still happens."""
         self._is_closed = True
-        for timer in (self._timer, self._accept_again, self._return_timer, self._reach_timer):
+        for timer in (self._timer, self._accept_again, self._return_timer, self._reach_timer, self._short):
             if timer is not None:
                 timer.cancel()
         if self._listener is not None:
@@ -549,9 +552,6 @@ class Coordinator:
             except OSError as error:
                 self._accept_later(error)
                 return
-            if self._is_short:
-                self._is_short = False
-                self.endangered("connections", over=True)
             accepted.setblocking(False)
             task = loop.create_task(loop.connect_accepted_socket(lambda: ClientConnection(self), accepted))
             self._accepting.add(task)
@@ -589,15 +589,21 @@ class Coordinator:
         for connection in list(self._unproven):
             self._drop(connection)
         why = (error.strerror or str(error)).lower()
-        if not self._is_short:
-            self._is_short = True
+        if self._short is None:
             self.endangered("connections", why)
+        else:
+            self._short.cancel()
+        self._short = asyncio.get_running_loop().call_later(SHORT_OVER_S, self._accepts_again)
         if not self._is_short_told:
             self._is_short_told = True
             self.tell(
                 f"the coordinator cannot accept new connections ({why}): connected members continue, and new "
                 "ones wait. If the run really is this large, raise `ulimit -n` for the next one"
             )
+
+    def _accepts_again(self) -> None:
+        self._short = None
+        self.endangered("connections", over=True)
 
     def _drop(self, connection: ClientConnection) -> None:
         self._unproven.pop(connection, None)
