@@ -6,13 +6,17 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from waiting import WAIT_S, until
 
 from holdfast.cli.pulse import CLEARED
+from holdfast.signals.frame import Reading
+from holdfast.signals.store import SignalStore
 
+STEP_METRIC = "holdfast_run_step_seconds"
 LINES = {
     "watch": r"Watching 0 runs and 0 nodes by \d+ metrics?",
     "control": r"Deciding about 0 open incidents, 0 runs on 0 nodes \(in shadow: .*\)",
@@ -30,6 +34,27 @@ def arguments(verb: str, home: Path) -> list[str]:
         "collect": ["--node", "--signals", str(home / "x")],
     }
     return [sys.executable, "-m", "holdfast", verb, "--every", "200ms", *further.get(verb, [])]
+
+
+def test_only_what_is_watched_is_named(environment: dict[str, str], tmp_path: Path) -> None:
+    """Signals know two runs. One of them is to be watched, and one that has no signals."""
+    with SignalStore(tmp_path / "signals", step_s=1.0) as store:
+        now_ns = time.time_ns()
+        store.append(
+            Reading(metric=STEP_METRIC, labels={"run": run}, at_ns=now_ns - back * 10**9, value=0.5)
+            for run in ("mine", "theirs")
+            for back in range(60)
+        )
+    words = [*arguments("watch", tmp_path), "mine", "late"]
+    with (tmp_path / "err").open("wb") as err:
+        running = subprocess.Popen(words, env=environment, stderr=err, stdout=err)
+    told = tmp_path / "err"
+    try:
+        until(lambda: "until it is interrupted" in told.read_text(), told.read_text)
+    finally:
+        running.send_signal(signal.SIGINT)
+        running.wait(WAIT_S)
+    assert "Watching 2 runs (mine, late; the steps of 1 are not seen) and" in told.read_text()
 
 
 @pytest.mark.parametrize("verb", ["watch", "control", "collect"])

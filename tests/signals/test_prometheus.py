@@ -1,5 +1,6 @@
 """Prometheus as a source: what was really scraped, windows in parts, and what is said when it goes wrong."""
 
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -241,3 +242,7 @@ def test_a_server_that_accepts_and_is_silent_is_given_up_soon() -> None:
         sentence = f"^{url} cannot be reached: it was silent for 5 s.$"
         with pytest.raises(SourceError, match=sentence), opened(place, lambda sentence, hint: None):
             pass
+        said: list[str] = []
+        with opened(place, lambda sentence, hint: said.append(sentence), is_again=True):
+            assert len(said) == 1  # one that looks again and again does not give up, but says so as soon
+        assert re.match(sentence, said[0])

@@ -162,8 +162,11 @@ def _called(store: Store, run: str) -> str:
 
 def _watched(looking: Looking, book: Casebook) -> str:
     """What the last look was about."""
-    runs = wording.many(len(looking.seen), "run")
-    named = f" ({wording.short(', '.join(sorted(looking.seen)), RUNS_CHARS_MAX)})" if looking.seen else ""
+    runs = wording.many(len(looking.runs), "run")
+    dark = len(set(looking.runs) - looking.seen)
+    without = f"; the steps of {dark:,} are not seen" if dark else ""
+    names = wording.short(", ".join(looking.runs), RUNS_CHARS_MAX)
+    named = f" ({names}{without})" if looking.runs else ""
     nodes = wording.many(looking.node_count, "node")
     found = f", {wording.many(len(book.open), 'open incident')}" if book.open else ""
     return f"{runs}{named} and {nodes} by {wording.many(looking.metric_count, 'metric')}{found}"

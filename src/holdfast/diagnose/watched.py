@@ -67,7 +67,8 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
 class Looking:
     """A look at the watched runs, with the newest record and a recent topology.
 
-    seen, node_count, metric_count: the runs with signals, the known nodes and the metrics of the last look.
+    runs, seen, node_count, metric_count: the runs that the last look was about, all that have signals, the
+    known nodes and the metrics.
     """
 
     def __init__(self, scope: Scope, store: Store, source: Source, clock: Clock) -> None:
@@ -88,6 +89,7 @@ class Looking:
         self._strange: set[str] = set()
         self._last_ns: dict[str, int | None] = {}
         self._sees_machines = self._told_machines = False
+        self.runs: tuple[str, ...] = ()
         self.seen: frozenset[str] = frozenset()
         self.node_count = self.metric_count = 0
 
@@ -123,7 +125,7 @@ class Looking:
         # Ended runs have no signals, or old ones: they are neither unseen nor new.
         labelled = labelled_runs(setting.cluster.survey)
         named = self._scope.runs or tuple(sorted({*known.runs, *seen, *labelled, *self._scope.logged_runs}))
-        runs = tuple(run for run in named if run not in known.ended_ns)
+        runs = self.runs = tuple(run for run in named if run not in known.ended_ns)
         unseen = self._last_steps([run for run in runs if run not in seen and run not in labelled], at_ns)
         beyond = self._beyond({*seen, *labelled, *runs, *known.ended_ns}, at_ns)
         self._tell_stepless([run for run in runs if run in labelled and run not in seen])

@@ -13,7 +13,7 @@ from holdfast.record.files import is_directory
 from holdfast.signals.credentials import access
 from holdfast.signals.incremental import IncrementalSource
 from holdfast.signals.prometheus import Prometheus
-from holdfast.signals.source import Source
+from holdfast.signals.source import Source, SourceError
 from holdfast.signals.step_files import AHEAD_S, FORMATS, StepFiles, StepLogSource
 from holdfast.signals.stepped import SteppedSource
 from holdfast.signals.store import SignalStore
@@ -49,8 +49,13 @@ def opened(
 ) -> Iterator[Source]:
     """at_ns: the moment to look at, if not now. is_again: it will be read again and again."""
     with _base(place, at_ns) as source:
-        if isinstance(source, Prometheus) and not is_again:
-            source.greet()
+        if isinstance(source, Prometheus):
+            try:
+                source.greet()
+            except SourceError as error:
+                if not is_again:
+                    raise
+                remark(error.sentence, error.hint)
         if is_again and isinstance(source, Prometheus):
             source = IncrementalSource(source)
         yield _stepped(source, place, remark)
