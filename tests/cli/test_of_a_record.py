@@ -93,3 +93,23 @@ def test_steps_since_a_fault_are_not_denied(
     )
     told(STARTED, *made, fault)
     assert sentence in diagnosed(holdfast)
+
+
+@pytest.mark.parametrize(
+    ("later_s", "sentence"),
+    [
+        (11.5, "a healthy one takes 10 s, or 11.5 s if there is more work in each since 21 Sep, 15:03 UTC"),
+        (15.0, "a healthy one takes 10 s, or 15 s if there is more work in each since 21 Sep, 15:03 UTC"),
+        (10.0, "a healthy one takes 10 s There"),
+    ],
+)
+def test_the_healthy_step_is_the_one_that_incidents_and_the_report_compare_with(
+    holdfast: Holdfast, told: Told, later_s: float, sentence: str
+) -> None:
+    told(STARTED, *steps((300, 10.0), (60, later_s)))
+    out = diagnosed(holdfast)
+    assert sentence in out
+    is_longer = later_s > 10
+    assert (f"({later_s:g} s, usually 10)" in out) is is_longer
+    reported = " ".join(holdfast("report", RUN).out.split())
+    assert ("nothing recorded says why" in reported) is is_longer

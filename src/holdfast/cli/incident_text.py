@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from holdfast import wording
-from holdfast.cli.past_text import NO_SIGNALS, show_past
+from holdfast.cli.past_text import NO_SIGNALS, healthy_step, show_past
 from holdfast.cli.tables import table
 from holdfast.cli.terminal import printable
 from holdfast.diagnose.alerts import AlertWorth, cost, severity, slowness, stands, summary
@@ -98,7 +98,7 @@ def _told(pace: ReportedPace) -> str:
     }[pace.origin]
     return (
         f"Over the whole run, {share(pace.slowdown_share)} of the time in steps was slowdown: a healthy step "
-        f"takes {wording.number(pace.step_ns / 1e9, 3)} s, {origin}."
+        f"takes {healthy_step(pace)}, {origin}."
     )
 
 

@@ -10,7 +10,7 @@ from holdfast.cli.tables import figure, table, word
 from holdfast.cli.terminal import printable
 from holdfast.diagnose.answering import DiagnoseAnswer
 from holdfast.diagnose.reading import RunReading
-from holdfast.ledger.report import IncidentReport
+from holdfast.ledger.report import IncidentReport, ReportedPace
 from holdfast.topology.graph import in_order
 from holdfast.topology.hostlist import fold
 
@@ -64,7 +64,8 @@ def _lasted(one: IncidentReport) -> str:
 def _facts(answer: DiagnoseAnswer, reading: RunReading) -> Iterator[tuple[str, str]]:
     if reading.last_ns is not None:
         last = f"the last at {wording.stamp(reading.last_ns)}"
-        yield "Steps", f"{reading.steps:,}, {last}{_pace(reading)}"
+        healthy = "" if reading.pace is None else f"; a healthy one takes {healthy_step(reading.pace)}"
+        yield "Steps", f"{reading.steps:,}, {last}{healthy}"
     if answer.members:
         names, nodes = (
             wording.short(fold(in_order({*some})), NAMES_CHARS_MAX)
@@ -76,7 +77,10 @@ def _facts(answer: DiagnoseAnswer, reading: RunReading) -> Iterator[tuple[str, s
         yield "End", f"{wording.stamp(ended.ended_ns)}: {told}"
 
 
-def _pace(reading: RunReading) -> str:
-    if reading.pace is None:
-        return ""
-    return f"; a healthy one takes {wording.duration(reading.pace.step_ns)}"
+def healthy_step(pace: ReportedPace) -> str:
+    """How long it takes: two times, if steps became longer for a reason that nothing tells."""
+    now = wording.seconds(pace.step_ns / 1e9)
+    if pace.was_ns is None or pace.since_ns is None:
+        return now
+    since = wording.moment_of_year(pace.since_ns)
+    return f"{wording.seconds(pace.was_ns / 1e9)}, or {now} if there is more work in each since {since} UTC"

@@ -130,11 +130,15 @@ class ReportedPace(msgspec.Struct, frozen=True, kw_only=True):
     """A run's steps compared with a healthy step.
 
     step_ns: a healthy step on the GPUs the run has now, or had. slowdown_share: of the time in steps.
+    was_ns, since_ns: a healthy step before steps became longer for good, if nothing recorded says why, and when
+    that was. The longer ones count as healthy, but may be slow.
     """
 
     step_ns: int
     origin: Origin
     slowdown_share: float
+    was_ns: int | None = None
+    since_ns: int | None = None
 
 
 class Ettr(msgspec.Struct, frozen=True, kw_only=True):

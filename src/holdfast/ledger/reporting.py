@@ -202,8 +202,13 @@ class _Reader:
         slow = self.part(Category.SLOWDOWN)
         slow_share = share(slow, slow + self.part(Category.USEFUL, Category.RECOMPUTED))
         gpus = self.accounts.shape.active or reference.gpus
+        longer = next((one for one in reference.stretches if one.doubt_gpu_ns), None)
         return ReportedPace(
-            step_ns=reference.work_gpu_ns // gpus, origin=reference.origin, slowdown_share=slow_share or 0.0
+            step_ns=reference.work_gpu_ns // gpus,
+            origin=reference.origin,
+            slowdown_share=slow_share or 0.0,
+            was_ns=None if longer is None else (longer.was_gpu_ns or longer.work_gpu_ns) // gpus,
+            since_ns=None if longer is None else longer.from_ns,
         )
 
     def _goodput(self) -> Goodput:
