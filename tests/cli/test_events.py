@@ -20,6 +20,8 @@ from holdfast.cli.terminal import say
 from holdfast.record.events import (
     AnyEvent,
     CheckpointSaved,
+    IncidentDiagnosed,
+    IncidentState,
     RunStarted,
     StepBegun,
     StepCommitted,
@@ -281,3 +283,37 @@ def test_following_shows_the_last_lines_first(
             finally:
                 process.send_signal(signal.SIGINT)
                 process.communicate(timeout=WAIT_S)
+
+
+def test_an_incident_that_goes_on_is_not_said_again_and_cuts_no_steps() -> None:
+    def diagnosed(number: int, mechanism: str, state: IncidentState) -> IncidentDiagnosed:
+        told = f'{{"cause": {{"mechanism": "{mechanism}", "subject": "n1.0"}}}}'
+        return IncidentDiagnosed(
+            id=f"b-{number}",
+            occurred_ns=number,
+            run="live",
+            incident="live/s1",
+            state=state,
+            diagnosis=told,
+        )
+
+    said: list[tuple[str, IncidentState]] = [
+        ("unknown", "open"),
+        ("unknown", "changed"),
+        ("gpu-throttle", "changed"),
+        ("gpu-throttle", "changed"),
+        ("gpu-throttle", "resolved"),
+    ]
+    events: list[AnyEvent] = []
+    for number, (mechanism, state) in enumerate(said):
+        events += [step(2 * number), diagnosed(2 * number + 1, mechanism, state)]
+    brief, whole = _Lines(_line, is_each=False), _Lines(_line, is_each=True)
+    lines = [str(line) for line in chain(chain.from_iterable(map(brief.take, events)), brief.rest())]
+    shown = [line.split("state=")[1].split()[:2] for line in lines if "state=" in line]
+    assert shown == [
+        ["open", "mechanism=unknown"],
+        ["changed", "mechanism=gpu-throttle"],
+        ["resolved", "mechanism=gpu-throttle"],
+    ]
+    assert len(lines) == len(shown) + 3
+    assert len([*chain.from_iterable(map(whole.take, events))]) == len(events)

@@ -25,7 +25,6 @@ from holdfast.record.untrusted import UNDECODABLE
 from holdfast.wording import stamp
 
 _Step = ev.StepBegun | ev.StepCommitted | ev.StepWitnessed
-STEPS = ("step.begun", "step.committed", "step.witnessed")
 _ENVELOPE = frozenset(ev.Event.__struct_fields__)
 
 
@@ -74,7 +73,7 @@ def command(given: _Flags) -> None:
             since_ns=given.since_ns,
             until_ns=given.until_ns,
         )
-        is_each = given.steps or given.as_json or any(kind in STEPS for kind in given.kinds)
+        is_each = given.steps or given.as_json or bool(given.kinds)
         lines = _Lines(ev.encode if given.as_json else _line, is_each=is_each)
         if given.follow:
             _follow(lines, given.limit, partial(following, store, journal, selection, say))
@@ -153,21 +152,32 @@ class _Stretch(msgspec.Struct, kw_only=True):
 
 
 class _Lines:
-    """Turns events into lines: each, or a stretch of steps in one. write: the line of one event."""
+    """Turns events into lines: each; or a stretch of steps in one, and of an incident that goes on only another
+    cause. write: the line of one event.
+    """
 
     def __init__(self, write: Callable[[ev.AnyEvent], str | bytes], *, is_each: bool) -> None:
         self._write, self._is_each = write, is_each
         self._stretch: _Stretch | None = None
+        self._causes: dict[str, _Cause | None] = {}
 
     def take(self, event: ev.AnyEvent) -> Iterator[str | bytes]:
         """The lines that are complete with this event."""
         if self._is_each or not isinstance(event, _Step):
+            if not self._is_each and isinstance(event, ev.IncidentDiagnosed) and self._is_again(event):
+                return
             yield from self.rest()
             yield self._write(event)
         elif self._stretch is None or not self._stretch.takes(event):
             yield from self.rest()
             self._stretch = _Stretch.at(event)
             self._stretch.takes(event)
+
+    def _is_again(self, event: ev.IncidentDiagnosed) -> bool:
+        """Whether an incident goes on, with the cause that was last shown."""
+        before, cause = self._causes.get(event.incident), _cause_of(event)
+        self._causes[event.incident] = cause
+        return event.state == "changed" and cause is not None and cause == before
 
     def rest(self) -> Iterator[str | bytes]:
         """The line of a stretch that may go on."""
@@ -203,11 +213,17 @@ def _told(event: ev.KnownEvent) -> dict[str, object]:
     fields = msgspec.structs.asdict(event)
     if isinstance(event, ev.IncidentDiagnosed):
         del fields["diagnosis"]
-        with suppress(*UNDECODABLE):
-            cause = msgspec.json.decode(event.diagnosis, type=_Diagnosis).cause
+        if (cause := _cause_of(event)) is not None:
             # After the fields of the envelope, of which `subject` is one.
             return {**fields, "mechanism": cause.mechanism, "about": cause.subject}
     return fields
+
+
+def _cause_of(event: ev.IncidentDiagnosed) -> _Cause | None:
+    """None if it cannot be decoded: it comes from a newer version."""
+    with suppress(*UNDECODABLE):
+        return msgspec.json.decode(event.diagnosis, type=_Diagnosis).cause
+    return None
 
 
 def _is_told(name: str, value: object) -> bool:
