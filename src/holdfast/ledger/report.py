@@ -130,8 +130,8 @@ class ReportedPace(msgspec.Struct, frozen=True, kw_only=True):
     """A run's steps compared with a healthy step.
 
     step_ns: a healthy step on the GPUs the run has now, or had. slowdown_share: of the time in steps.
-    was_ns, since_ns: a healthy step before steps became longer for good, if nothing recorded says why, and when
-    that was. The longer ones count as healthy, but may be slow.
+    was_ns, since_ns: a healthy step before steps became longer for good, if nothing recorded says why, and
+    when that was. The longer ones count as healthy, but may be slow.
     """
 
     step_ns: int
