@@ -80,9 +80,8 @@ def _named_figures(told: FailureFit) -> Iterator[tuple[str, str]]:
     every = "" if told.hours_between_faults is None else f"; {_every(told, told.hours_between_faults)}"
     yield "Faults", f"{told.faults:,} on {wording.many(told.nodes, 'node')} in {span}{every}"
     yield "Watched", f"{_watched(told.node_days)}, {_SOURCES[told.nodes_source]}"
-    singly = _between(told.faults_interval_poisson)
-    if told.faults and _between(told.faults_interval) != singly:
-        yield "Clusters", f"the interval allows for faults in clusters; if they came singly, {singly}"
+    if (alone := round(told.faults_independent)) < told.faults:
+        yield "Clusters", f"the intervals allow for it: the faults tell as much as {alone:,} that came singly"
     if told.hardware_per_1000_node_days is not None and told.hardware_interval is not None:
         hardware = f"{_rate(told.hardware_per_1000_node_days)} per 1000 node-days"
         yield "Hardware", f"{hardware} ({_between(told.hardware_interval)})"

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from holdfast.economics.fitting.clustering import clustering, early_clustering
 from holdfast.economics.fitting.outages import Observation
 from holdfast.economics.fitting.verdict import CONFIDENCE, Interval, Verdict, chance, closeness, is_chance
 from holdfast.wording.units import DAY_NS, HOURS_PER_DAY
@@ -71,9 +72,7 @@ def arrivals(seen: Observation, burst_minutes: float, rng: np.random.Generator) 
     if bursts.size < FAULTS_MIN or seen.days < DAYS_MIN:
         return None
     faults, counted_once = (_regularity(moments, seen.days, rng) for moments in (times, bursts))
-    # Clustered events count for less: clusters multiply an error by the square root of the dispersion.
-    clustering = max(1.0, counted_once.dispersion)
-    growth, growth_interval = _growth(bursts, seen.days, clustering)
+    growth, growth_interval, clustered = _growth(bursts, seen.days)
     hours = (bursts + seen.from_ns % DAY_NS / DAY_NS) % 1 * HOURS_PER_DAY
     by_hour = np.bincount(hours.astype(int) % HOURS_PER_DAY, minlength=HOURS_PER_DAY)
     return Arrivals(
@@ -83,7 +82,7 @@ def arrivals(seen: Observation, burst_minutes: float, rng: np.random.Generator) 
         growth_interval=growth_interval,
         verdicts=(
             _judged(faults, counted_once),
-            _trend(bursts, seen.days, clustering),
+            _trend(bursts, seen.days, clustered),
             _time_of_day(hours, by_hour),
         ),
     )
@@ -113,17 +112,21 @@ def _judged(faults: Regularity, bursts: Regularity) -> Verdict:
     )
 
 
-def _growth(times: Array, days: float, clustering: float) -> tuple[float, Interval]:
-    """The power law of Crow (1974) by maximum likelihood, with its interval; exact without clusters."""
+def _growth(times: Array, days: float) -> tuple[float, Interval, float]:
+    """The power law of Crow (1974) by maximum likelihood, with its interval, which is exact without clusters;
+    and how many faults tell as much as one, beside the trend.
+    """
     growth = times.size / np.log(days / np.maximum(times, SECOND_DAYS)).sum()
-    freedom, tail = 2 * times.size / clustering, (1 - CONFIDENCE) / 2
+    steady = days * (np.maximum(times, SECOND_DAYS) / days) ** growth  # as if the rate had not changed
+    clustered = max(clustering(steady, days), early_clustering(steady / days, days))
+    freedom, tail = 2 * times.size / clustered, (1 - CONFIDENCE) / 2
     low, high = growth * stats.chi2.ppf([tail, 1 - tail], freedom) / freedom
-    return float(growth), (float(low), float(high))
+    return float(growth), (float(low), float(high)), clustered
 
 
-def _trend(times: Array, days: float, clustering: float) -> Verdict:
+def _trend(times: Array, days: float, clustered: float) -> Verdict:
     """Laplace's test: under a constant rate faults begin, on average, in the middle of the time."""
-    score = (times.mean() / days - 0.5) * np.sqrt(12 * times.size / clustering)
+    score = (times.mean() / days - 0.5) * np.sqrt(12 * times.size / clustered)
     p_value = float(2 * stats.norm.sf(abs(score)))
     early = int((times < days / 2).sum())
     course = "no clear trend" if is_chance(p_value) else "rising" if score > 0 else "falling"

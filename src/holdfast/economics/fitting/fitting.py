@@ -5,19 +5,19 @@ with which a simulated cluster has the same failures.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
-from scipy import stats
 
 from holdfast.economics.fitting import arrivals, coincidences, lemons, repairs
 from holdfast.economics.fitting.arrivals import Arrivals
+from holdfast.economics.fitting.clustering import clustering, clustering_of_each, interval
 from holdfast.economics.fitting.coincidences import Coincidences
 from holdfast.economics.fitting.lemons import LemonNode, Lemons
-from holdfast.economics.fitting.outages import Observation, Source, by_class
+from holdfast.economics.fitting.outages import Fault, Observation, Source, by_class
 from holdfast.economics.fitting.repairs import Repairs
-from holdfast.economics.fitting.verdict import CONFIDENCE, Interval, Verdict, unknown
+from holdfast.economics.fitting.verdict import Interval, Verdict, unknown
 from holdfast.wording.units import DAY_NS, HOURS_PER_DAY
 
 CLASS_OUTAGES_MIN = 5
@@ -100,8 +100,6 @@ def part_of(kind: str) -> str:
     return next((part for part, pattern in _PARTS if pattern.search(kind)), "unknown")
 
 
-BLOCK_DAYS, BLOCKS_MIN = (1, 7, 28), 5
-"""Days whose faults are counted together, and how many such blocks are needed to estimate their variance."""
 HARDWARE = "hardware"
 
 
@@ -131,8 +129,8 @@ class ClassRate(msgspec.Struct, frozen=True, kw_only=True):
 class FailureFit(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `holdfast plan fit --json`. Rates are per 1000 node-days, intervals hold 95 %.
 
-    faults_interval            valid even if faults come in clusters (`clustered_interval`)
-    faults_interval_poisson    exact if faults are Poisson; never wider
+    faults_independent         so many faults that come singly would tell as much; fewer than all if they come
+                               in clusters, which every interval allows for
     in_service_...             over the time nodes were in service; None if outages are unknown
     hardware_...               None if no fault has a level
     lemons, lemon_nodes        nodes with enough faults for a lemon, if the verdict is that there are lemons;
@@ -149,7 +147,7 @@ class FailureFit(msgspec.Struct, frozen=True, kw_only=True):
     until_ns: int
     faults_per_1000_node_days: float
     faults_interval: Interval
-    faults_interval_poisson: Interval
+    faults_independent: float
     in_service_per_1000_node_days: float | None
     hardware_per_1000_node_days: float | None
     hardware_interval: Interval | None
@@ -183,6 +181,7 @@ def fit(
     hardware = [fault for fault in seen.faults if fault.level == HARDWARE]
     has_levels = any(fault.level for fault in seen.faults)
     rate = _rate(len(seen.faults), seen.node_days)
+    clustered = clustering(np.array(seen.days_of(seen.faults)), seen.days)
     answers = {verdict.question: verdict.answer for verdict in verdicts}
     worst = () if repeats is None else repeats.nodes
     bad = worst if answers[lemons.LEMONS] == "yes" else ()
@@ -194,11 +193,11 @@ def fit(
         from_ns=seen.from_ns,
         until_ns=seen.until_ns,
         faults_per_1000_node_days=rate,
-        faults_interval=clustered_interval(seen),
-        faults_interval_poisson=interval(len(seen.faults), seen.node_days),
+        faults_interval=_rates(interval(len(seen.faults), clustered), seen),
+        faults_independent=len(seen.faults) / clustered,
         in_service_per_1000_node_days=_in_service(seen),
         hardware_per_1000_node_days=_rate(len(hardware), seen.node_days) if has_levels else None,
-        hardware_interval=interval(len(hardware), seen.node_days) if has_levels else None,
+        hardware_interval=_interval(hardware, seen) if has_levels else None,
         hours_between_faults=HOURS_PER_DAY * 1000 / (rate * seen.nodes) if rate else None,
         outage_mean_h=None if repaired is None else repaired.mean_h,
         outage_median_h=None if repaired is None else repaired.median_h,
@@ -218,35 +217,15 @@ def fit(
     )
 
 
-def interval(count: int, node_days: float) -> Interval:
-    """Interval of the rate per 1000 node-days, exact for Poisson counts (Garwood 1936)."""
-    tail = (1 - CONFIDENCE) / 2
-    low = stats.chi2.ppf(tail, 2 * count) / 2 if count else 0.0
-    high = stats.chi2.ppf(1 - tail, 2 * count + 2) / 2
-    return _rate(float(low), node_days), _rate(float(high), node_days)
+def _interval(faults: Sequence[Fault], seen: Observation) -> Interval:
+    """Interval of their rate per 1000 node-days."""
+    times = np.array(seen.days_of(faults))
+    return _rates(interval(len(faults), clustering(times, seen.days)), seen)
 
 
-def clustered_interval(seen: Observation) -> Interval:
-    """Interval of the rate per 1000 node-days, for faults that may come in clusters.
-
-    The time is cut into blocks of a day, a week and four weeks. The variance of their counts gives the error
-    of their sum, whatever the cause: bursts, bad weeks, flapping nodes. The widest interval counts, and never
-    less than Poisson's. The logarithm of the rate is taken to follow Student's distribution, with one degree
-    of freedom less than there are blocks.
-    """
-    count = len(seen.faults)
-    low, high = interval(count, seen.node_days)
-    times = np.array([fault.at_ns - seen.from_ns for fault in seen.faults], dtype=float) / DAY_NS
-    for block_days in BLOCK_DAYS:
-        blocks = int(seen.days // block_days)
-        if count < 2 or blocks < BLOCKS_MIN:
-            continue
-        counts = np.histogram(times, bins=blocks, range=(0.0, max(seen.days, float(times.max()))))[0]
-        dispersion = counts.var(ddof=1) / counts.mean()
-        width = stats.t.ppf((1 + CONFIDENCE) / 2, blocks - 1) * np.sqrt(dispersion / count)
-        rate = _rate(count, seen.node_days)
-        low, high = min(low, float(rate * np.exp(-width))), max(high, float(rate * np.exp(width)))
-    return low, high
+def _rates(counts: Interval, seen: Observation) -> Interval:
+    low, high = counts
+    return _rate(low, seen.node_days), _rate(high, seen.node_days)
 
 
 def _rate(count: float, node_days: float) -> float:
@@ -262,13 +241,19 @@ def _in_service(seen: Observation) -> float | None:
 
 
 def _classes(seen: Observation) -> Iterator[ClassRate]:
-    for name, faults in by_class(seen.faults):
+    found = by_class(seen.faults)
+    if not found:
+        return
+    classes = np.repeat(np.arange(len(found)), [len(faults) for _, faults in found])
+    times = np.array([day for _, faults in found for day in seen.days_of(faults)])
+    clustered = clustering_of_each(times, classes, seen.days)
+    for (name, faults), own in zip(found, clustered.tolist(), strict=True):
         usual = repairs.usual(faults)
         yield ClassRate(
             name=name,
             faults=len(faults),
             rate_per_1000_node_days=_rate(len(faults), seen.node_days),
-            interval=interval(len(faults), seen.node_days),
+            interval=_rates(interval(len(faults), own), seen),
             outage_median_h=None if usual is None else usual.median_h,
         )
 

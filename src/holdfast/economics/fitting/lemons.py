@@ -10,12 +10,14 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
+from holdfast.economics.fitting.clustering import clustering_of_each, design_effect, interval
 from holdfast.economics.fitting.outages import Fault, Observation
 from holdfast.economics.fitting.verdict import (
     CONFIDENCE,
@@ -63,7 +65,8 @@ class LemonNode(msgspec.Struct, frozen=True, kw_only=True):
     episodes        its faults, flapping counted once
     p_value         how often an average node has this many faults, corrected for testing every node
     is_bad          whether that is too rare for chance
-    rate, interval  expected faults per 1000 days: its own, weighed against those of all nodes
+    rate            expected faults per 1000 days: its own, weighed against those of all nodes
+    interval        of that; its low end allows for the choice of the worst of all nodes
     """
 
     node: str
@@ -130,18 +133,23 @@ def lemons(seen: Observation, threshold: int, flap_minutes: float, rng: np.rando
     if len(placed) < FAULTS_MIN or seen.nodes < 2:
         return None
     merged = episodes(placed, flap_minutes)
+    flaps_of = Counter(fault.node for fault in merged)
     names, counts = _by_node(placed, seen.nodes)
     faults, flaps_once = (
         _crowding(_by_node(counted, seen.nodes)[1], threshold, rng) for counted in (placed, merged)
     )
     expectations = _Expectations(counts, seen.node_days / seen.nodes)
     bad = counts >= threshold
+    number_of = {name: number for number, name in enumerate(names)}
+    clustered = clustering_of_each(
+        np.array(seen.days_of(placed)), np.array([number_of[fault.node] for fault in placed]), seen.days
+    )
     expected = expectations.means
     return Lemons(
         threshold=threshold,
         faults=faults,
         episodes=flaps_once,
-        nodes=_named(names, counts, Counter(fault.node for fault in merged), threshold, expectations),
+        nodes=tuple(_named(_Ranked(names, counts, flaps_of, clustered), threshold, expectations)),
         spread=expectations.shape,
         factor=float(expected[bad].mean() / expected[~bad].mean()) if 0 < bad.sum() < bad.size else None,
         removal=_removal(counts, bad, expectations) if 0 < bad.sum() < bad.size else None,
@@ -243,34 +251,38 @@ class _Expectations:
         """Expected faults of each node, per 1000 days."""
         return (self._counts.astype(np.float64) + self.shape) * self._scale
 
-    def interval(self, count: int) -> Interval:
-        """Interval of the rate of a node with this many faults, per 1000 days."""
-        tail = (1 - CONFIDENCE) / 2
-        low, high = stats.gamma.ppf([tail, 1 - tail], self.shape + count, scale=self._scale)
-        return float(low), float(high)
-
     @property
     def _scale(self) -> float:
         return 1000 / self.days / (self.shape / self._mean + 1)
 
 
-def _named(
-    names: list[str], counts: Counts, merged: Counter[str], threshold: int, expectations: _Expectations
-) -> tuple[LemonNode, ...]:
+class _Ranked(NamedTuple):
+    """The nodes, the worst first. clustered: how many faults of each tell as much as one."""
+
+    names: list[str]
+    counts: Counts
+    merged: Counter[str]
+    clustered: NDArray[np.float64]
+
+
+def _named(ranked: _Ranked, threshold: int, expectations: _Expectations) -> Iterator[LemonNode]:
+    counts = ranked.counts
     p_values = stats.false_discovery_control(stats.poisson.sf(counts - 1, counts.mean()))
-    return tuple(
-        LemonNode(
+    rows = zip(ranked.names, counts, p_values, expectations.means, ranked.clustered, strict=False)
+    for node, count, p_value, mean, clustered in rows:
+        if count < threshold:
+            return
+        low, high = interval(int(count), float(clustered), chosen_of=counts.size)
+        rate, per_fault = float(mean), 1000 / expectations.days
+        yield LemonNode(
             node=node,
             faults=int(count),
-            episodes=merged[node],
+            episodes=ranked.merged[node],
             p_value=float(p_value),
             is_bad=bool(p_value < FALSE_SHARE_MAX),
-            rate=float(mean),
-            interval=expectations.interval(int(count)),
+            rate=rate,
+            interval=(min(rate, low * per_fault), max(rate, high * per_fault)),
         )
-        for node, count, p_value, mean in zip(names, counts, p_values, expectations.means, strict=False)
-        if count >= threshold
-    )
 
 
 def _removal(counts: Counts, bad: NDArray[np.bool_], expectations: _Expectations) -> Removal:
@@ -309,17 +321,18 @@ def _persistence(faults: Sequence[Fault], seen: Observation, threshold: int) -> 
     """Whether the nodes that were bad in the first half are bad in the second."""
     middle_ns = (seen.from_ns + seen.until_ns) // 2
     early = Counter(fault.node for fault in faults if fault.at_ns < middle_ns)
-    late = Counter(fault.node for fault in faults if fault.at_ns >= middle_ns)
+    later = [fault for fault in faults if fault.at_ns >= middle_ns]
     enough = -(-threshold // 2)
-    once_bad = [node for node, count in early.items() if count >= enough]
-    total, theirs = late.total(), sum(late[node] for node in once_bad)
+    once_bad = {node for node, count in early.items() if count >= enough}
+    total, theirs = len(later), sum(fault.node in once_bad for fault in later)
     if len(once_bad) < 2 or total < FAULTS_MIN:
         return unknown(PERSISTENCE, "Too few nodes were bad in the first half of the time.")
     if len(once_bad) == seen.nodes:
         return unknown(PERSISTENCE, "All nodes were bad in the first half of the time, so none can compare.")
-    share = stats.binomtest(theirs, total).proportion_ci(CONFIDENCE)
+    is_theirs = np.array([fault.node in once_bad for fault in later], dtype=float)
     low, ratio, high = (
-        _ratio(part, len(once_bad), seen.nodes) for part in (share.low, theirs / total, share.high)
+        _ratio(part, len(once_bad), seen.nodes)
+        for part in _share(is_theirs, design_effect(is_theirs, np.array(seen.days_of(later))))
     )
     second = (
         f"all {total:,} faults of the second"
@@ -329,6 +342,15 @@ def _persistence(faults: Sequence[Fault], seen: Observation, threshold: int) -> 
     sentence = f"The {len(once_bad)} nodes with {enough} faults or more in the first half had {second}."
     answer: Answer = "yes" if low > 1 else "no" if high < PERSISTENT_RATIO_MIN else "unknown"
     return Verdict(question=PERSISTENCE, answer=answer, sentence=sentence)
+
+
+def _share(hits: NDArray[np.float64], clustered: float) -> tuple[float, float, float]:
+    """The share of hits between the ends of its interval (Clopper and Pearson 1934), if some tell as one."""
+    total, found = hits.size / clustered, hits.sum() / clustered
+    tail = (1 - CONFIDENCE) / 2
+    low = stats.beta.ppf(tail, found, total - found + 1) if found else 0.0
+    high = stats.beta.ppf(1 - tail, found + 1, total - found) if found < total else 1.0
+    return float(low), float(hits.mean()), float(high)
 
 
 def _ratio(share: float, theirs: int, nodes: int) -> float:

@@ -88,6 +88,10 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     def days(self) -> float:
         return (self.until_ns - self.from_ns) / DAY_NS
 
+    def days_of(self, faults: Sequence[Fault]) -> list[float]:
+        """When these faults began, in days since the begin."""
+        return [(fault.at_ns - self.from_ns) / DAY_NS for fault in faults]
+
 
 def observe(events: Iterable[AnyEvent], runs: Sequence[RunPaid], given: OutageFacts) -> Observation:
     """The faults in these events. runs: the ledgers of the runs among them.

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
+from holdfast.economics.fitting.clustering import design_effect
 from holdfast.economics.fitting.outages import Fault
 from holdfast.economics.fitting.verdict import (
     CONFIDENCE,
@@ -24,7 +25,7 @@ from holdfast.economics.fitting.verdict import (
     is_chance,
     unknown,
 )
-from holdfast.wording.units import HOUR_NS
+from holdfast.wording.units import DAY_NS, HOUR_NS
 
 SHORTEST_H = 1 / 60
 """Shorter outages are fitted as a minute: the logarithm of almost 0 would outweigh all the rest."""
@@ -75,23 +76,35 @@ class Repairs(msgspec.Struct, frozen=True, kw_only=True):
 class Durations:
     """Durations, and which of them were not over when last seen."""
 
-    def __init__(self, lengths: Array, is_open: NDArray[np.bool_] | None = None) -> None:
+    def __init__(
+        self, lengths: Array, is_open: NDArray[np.bool_] | None = None, days: Array | None = None
+    ) -> None:
+        """days: when each began; if that is not known, each tells as much as any other."""
         self.lengths = lengths
         self.is_open = np.zeros(lengths.size, dtype=bool) if is_open is None else is_open
+        self.days = np.zeros(lengths.size) if days is None else days
 
     def censored(self) -> Any:
         """The durations in scipy's form."""
         return stats.CensoredData(uncensored=self.lengths[~self.is_open], right=self.lengths[self.is_open])
 
     def at_least(self, shortest: float) -> "Durations":
-        return Durations(np.maximum(self.lengths, shortest), self.is_open)
+        return Durations(np.maximum(self.lengths, shortest), self.is_open, self.days)
+
+    def clustering(self, values: Array) -> float:
+        """How many of these values, one for each duration, tell as much as one that began alone."""
+        return design_effect(values, self.days)
 
 
 def outages(faults: Sequence[Fault]) -> Durations:
     """The outages of these faults in hours, as far as they are known."""
-    known = [(fault.outage_ns / HOUR_NS, fault.is_open) for fault in faults if fault.outage_ns is not None]
-    hours, is_open = zip(*known, strict=True) if known else ((), ())
-    return Durations(np.array(hours, dtype=float), np.array(is_open, dtype=bool))
+    known = [
+        (fault.outage_ns / HOUR_NS, fault.is_open, fault.at_ns / DAY_NS)
+        for fault in faults
+        if fault.outage_ns is not None
+    ]
+    hours, is_open, days = zip(*known, strict=True) if known else ((), (), ())
+    return Durations(np.array(hours, dtype=float), np.array(is_open, dtype=bool), np.array(days, dtype=float))
 
 
 class Usual(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,12 +136,15 @@ def repairs(faults: Sequence[Fault], rng: np.random.Generator) -> Repairs | None
     if seen.is_open.all():
         return None
     estimate = stats.ecdf(seen.censored())
-    low, high = _band(estimate)
+    median_h = _quantile(estimate.sf, 0.5)
+    low, high = _band(
+        estimate, 1.0 if median_h is None else seen.clustering((seen.lengths > median_h).astype(float))
+    )
     told = Repairs(
         outages=len(seen.lengths),
         open=int(seen.is_open.sum()),
         mean_h=_mean(estimate.sf),
-        median_h=_quantile(estimate.sf, 0.5),
+        median_h=median_h,
         median_interval_h=None if low is None or high is None else (low, high),
         p90_h=_quantile(estimate.sf, 0.9),
         verdict=unknown(QUESTION, f"{len(seen.lengths)} outages are too few to tell a distribution."),
@@ -160,11 +176,13 @@ def _mean(sf: Any) -> float:
     return float(np.sum(steps * np.concatenate(([1.0], sf.probabilities[:-1]))))
 
 
-def _band(estimate: Any) -> tuple[float | None, float | None]:
-    """The interval of the median."""
+def _band(estimate: Any, clustered: float) -> tuple[float | None, float | None]:
+    """The interval of the median. clustered: how many outages tell as much as one."""
+    errors = stats.norm.ppf((1 + CONFIDENCE) / 2) * math.sqrt(clustered)
+    confidence = 2 * stats.norm.cdf(errors) - 1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # at zero the curve has no band
-        band = estimate.sf.confidence_interval(confidence_level=CONFIDENCE)
+        band = estimate.sf.confidence_interval(confidence_level=confidence)
     return _quantile(band.low, 0.5), _quantile(band.high, 0.5)
 
 
@@ -197,7 +215,7 @@ def fit_weibull(seen: Durations) -> Weibull | None:
         return float(-over.size * (np.log(shape) - np.log(scale_power) - 1) - (shape - 1) * logs)
 
     best = optimize.minimize_scalar(loss, bounds=(SHAPE_MIN, SHAPE_MAX), method="bounded")
-    limit = best.fun + stats.chi2.ppf(CONFIDENCE, 1) / 2
+    limit = best.fun + seen.clustering(np.log(seen.lengths)) * stats.chi2.ppf(CONFIDENCE, 1) / 2
     bounds = [_crossing(loss, limit, float(best.x), end) for end in (SHAPE_MIN, SHAPE_MAX)]
     scale = unit * (np.power(scaled, best.x).sum() / over.size) ** (1 / best.x)
     return Weibull(
