@@ -152,8 +152,8 @@ class _Stretch(msgspec.Struct, kw_only=True):
 
 
 class _Lines:
-    """Turns events into lines: each; or a stretch of steps in one, and of an incident that goes on only another
-    cause. write: the line of one event.
+    """Turns events into lines: each; or a stretch of steps in one, and an incident that goes on only with
+    another cause. write: the line of one event.
     """
 
     def __init__(self, write: Callable[[ev.AnyEvent], str | bytes], *, is_each: bool) -> None:
