@@ -110,6 +110,13 @@ def test_a_peak_stands_in_for_a_chip(capsys: Captured) -> None:
     assert as_json(capsys, f"{rest} --peak-tflops 989")["full"] == with_chip["full"]
 
 
+def test_a_precision_of_which_no_run_is_published_has_no_reference(capsys: Captured) -> None:
+    rest = "--model llama3-70b --seq 8192 --gpus 64 --tokens-per-s 300000 --chip gb300 --precision fp4"
+    code, out, err = mfu(capsys, rest)
+    assert (code, err) == (0, "")
+    assert out.startswith("There is no reference: no run in fp4 is published to compare it with.\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "doubt"),
     [

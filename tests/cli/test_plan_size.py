@@ -27,6 +27,14 @@ def test_the_ranking_names_the_best_first_and_what_was_assumed(holdfast: Any) ->
     assert done.err == ""
 
 
+def test_fp4_is_taken_to_be_as_quick_as_what_is_published_and_says_so(holdfast: Any) -> None:
+    asked = ("plan", "size", "--model", "llama3-70b", "--gpus", "64", "--chip", "gb300", "--precision")
+    fp8, fp4 = (holdfast(*asked, precision, "--json").json["sized"][0] for precision in ("fp8", "fp4"))
+    assert fp4["usd"] == fp8["usd"]
+    shown = " ".join(holdfast(*asked, "fp4").out.split())
+    assert "no run in fp4 is published: its steps are taken to be as quick as in fp8" in shown
+
+
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_no_line_is_wider_than_the_terminal(holdfast: Any, columns: int) -> None:
     done = holdfast("plan", "size", *f"{LLAMA_16K} --limit 3".split(), COLUMNS=str(columns))

@@ -491,6 +491,20 @@ def test_what_was_paid_in_money_is_in_the_head() -> None:
     assert "USD" not in Page(render(quiet(paid_usd=None))).text
 
 
+def test_an_impossible_hfu_has_no_parts_of_the_useful_time() -> None:
+    flops, story = 989e12 * 8 * 10, Story().tell(RunStarted, gpus=8)
+    story.tell(
+        ReferenceDeclared,
+        chip="h100",
+        params=70 * 10**9,
+        model_flops_per_step=0.5 * flops,
+        hardware_flops_per_step=1.5 * flops,
+    )
+    page = Page(render(story.steps(1, 100, 10).report()))
+    assert "FLOPs computed again to save memory" not in page.text
+    assert "An HFU of 150.0 % is impossible" in page.text
+
+
 def test_a_number_without_a_reference() -> None:
     figure = MeasuredFigure(measured=51.25, reference=None, unit="%", sentence="51.2 % of the peak")
     page = Page(render(quiet(mfu=figure)))

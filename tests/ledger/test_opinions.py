@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from holdfast.ledger.counts import Declared
-from holdfast.ledger.opinions import ALONE, Kin, with_opinions
-from holdfast.ledger.report import MeasuredFigure, Report
+from holdfast.ledger.opinions import ALONE, PUBLISHED, Kin, says_slow, with_opinions
+from holdfast.ledger.report import MeasuredFigure, Opinion, Report
 from holdfast.record.events import ReferenceDeclared, RunStarted
 from tests.ledger.conftest import Story
 
@@ -66,6 +66,41 @@ def test_published_figures_do_not_agree_with_a_far_better_run(measured: float, s
     figure = MeasuredFigure(measured=measured, reference=40.0, unit="%", sentence="")
     told = with_opinions(msgspec.structs.replace(steady("a", 10), mfu=figure), [])
     assert told.opinions[0].sentence.startswith(said)
+
+
+def of_published(story: Any, **declared: Any) -> Opinion:
+    """The opinion on 64 GPUs with steps of 10 s."""
+    story.tell(RunStarted, gpus=64)
+    story.tell(ReferenceDeclared, **declared)
+    (opinion,) = with_opinions(story.steps(1, 100, 10).report(), []).opinions
+    assert opinion.source == PUBLISHED
+    return opinion
+
+
+def test_a_precision_of_which_no_run_is_published_is_not_compared(story: Any) -> None:
+    flops = 0.22 * 15_000e12 * 64 * 10
+    declared = {"chip": "gb300", "precision": "fp4", "params": 70 * 10**9}
+    opinion = of_published(story, **declared, model_flops_per_step=flops)
+    assert not says_slow(opinion)
+    assert opinion.sentence == (
+        "No published figure can be compared with this run: its MFU is 22.0 % of the peak; no run in fp4 is "
+        "published to compare it with."
+    )
+
+
+def test_a_run_without_its_size_says_what_a_comparison_takes(story: Any) -> None:
+    opinion = of_published(story, chip="h100", model_flops_per_step=0.5 * 989e12 * 64 * 10)
+    assert opinion.sentence.endswith(
+        "its MFU is 50.0 % of the peak; declare params to compare it with published runs."
+    )
+
+
+def test_an_impossible_hfu_is_the_reason_that_is_named(story: Any) -> None:
+    flops, declared = 989e12 * 64 * 10, {"chip": "h100", "params": 70 * 10**9}
+    opinion = of_published(
+        story, **declared, model_flops_per_step=0.5 * flops, hardware_flops_per_step=1.5 * flops
+    )
+    assert opinion.sentence.endswith("its MFU is 50.0 % of the peak, with an impossible HFU.")
 
 
 def test_a_run_alone_says_that_it_is() -> None:

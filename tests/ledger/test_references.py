@@ -4,6 +4,7 @@ import csv
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from holdfast.ledger.references import (
     differences,
     mfu_sentence,
     published,
+    published_rate,
     reference_bandwidth,
     reference_mfu,
 )
@@ -72,9 +74,15 @@ def test_rows_of_megatron_bridge_are_their_tflops_over_the_peak() -> None:
         assert row.mfu_percent == pytest.approx(percent, abs=0.05)
 
 
+def nearest(setup: ReferenceSetup) -> MfuReference:
+    found = reference_mfu(setup)
+    assert found is not None
+    return found
+
+
 def test_every_row_is_nearest_to_itself() -> None:
     for row in published().mfu:
-        found = reference_mfu(setup_of(row))
+        found = nearest(setup_of(row))
         assert (found.octaves_from(params=row.params, gpus=row.gpus), differences(setup_of(row), found)) == (
             0,
             (),
@@ -93,7 +101,12 @@ def test_no_row_alike_is_nearer_than_the_one_found(
 ) -> None:
     if precision not in precisions(chip):
         precision = "bf16"
-    found = reference_mfu(ReferenceSetup(params=params, gpus=gpus, chip=chip, precision=precision, moe=moe))
+    setup = ReferenceSetup(params=params, gpus=gpus, chip=chip, precision=precision, moe=moe)
+    if all(row.precision != precision for row in published().mfu):
+        assert reference_mfu(setup) is None
+        return
+    found = nearest(setup)
+    assert found.precision == precision
     alike = [row for row in published().mfu if (row.chip, row.precision, row.moe) == (chip, precision, moe)]
     distance = found.octaves_from(params=params, gpus=gpus)
     assert not alike or distance == min(row.octaves_from(params=params, gpus=gpus) for row in alike)
@@ -101,7 +114,7 @@ def test_no_row_alike_is_nearer_than_the_one_found(
 
 
 def test_the_sentence_the_user_reads() -> None:
-    row = reference_mfu(ReferenceSetup(params=405 * BILLION, gpus=8192, chip="h100"))
+    row = nearest(ReferenceSetup(params=405 * BILLION, gpus=8192, chip="h100"))
     assert mfu_sentence(41.04, row) == (
         "41.0 % where 43.0 % is the reference (Llama 3 405B, 8,192 H100; The Llama 3 Herd of Models, Table 4)"
     )
@@ -109,7 +122,16 @@ def test_the_sentence_the_user_reads() -> None:
 
 def test_a_long_sequence_decides_between_rows_of_one_size() -> None:
     long = ReferenceSetup(params=405 * BILLION, gpus=16384, chip="h100", sequence_tokens=131072)
-    assert reference_mfu(long).mfu_percent == 38
+    assert nearest(long).mfu_percent == 38
+
+
+def test_a_precision_that_nobody_published_has_no_reference_and_the_rate_of_the_next_slower_one() -> None:
+    """48.1 % of the FP8 peak is not 48.1 % of the FP4 peak, which is three times as high."""
+    fp4 = ReferenceSetup(params=70 * BILLION, gpus=64, chip="gb300", precision="fp4")
+    assert reference_mfu(fp4) is None
+    fp8 = msgspec.structs.replace(fp4, precision="fp8")
+    assert published_rate(fp4) == published_rate(fp8)
+    assert published_rate(fp8).reference == nearest(fp8)
 
 
 def test_a_silent_source_is_compared_in_the_convention_that_defined_mfu() -> None:
@@ -135,7 +157,7 @@ def test_a_silent_source_is_compared_in_the_convention_that_defined_mfu() -> Non
 def test_what_the_row_does_not_share_with_the_run_is_told(
     setup: ReferenceSetup, told: tuple[str, ...]
 ) -> None:
-    assert differences(setup, reference_mfu(setup)) == told
+    assert differences(setup, nearest(setup)) == told
 
 
 @pytest.mark.parametrize(

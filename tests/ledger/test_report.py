@@ -217,6 +217,21 @@ def test_recomputed_flops_above_the_peak_are_explained_too(story: Any) -> None:
     told = declared_run(story, model_flops_per_step=0.6 * flops, hardware_flops_per_step=1.2 * flops).report()
     assert told.mfu is not None
     assert told.mfu.wrong.startswith("An HFU of 120.0 % is impossible")
+    assert told.mfu.sentence == "60.0 % of the peak, with an impossible HFU"
+    assert told.useful_parts is None  # the rest would be less than nothing
+    assert told.mfu.wrong in told.remarks
+
+
+def test_flops_that_need_more_than_the_useful_time_are_remarked_on(story: Any) -> None:
+    """Steps take twice as long as declared, so 60 % of the peak in them is 120 % in the useful time."""
+    story.tell(ReferenceDeclared, step_ns=10 * 10**9, gpus=8, chip="h100", params=70 * 10**9)
+    story.tell(ReferenceDeclared, model_flops_per_step=1.2 * 989e12 * 80)
+    story.tell(RunStarted, gpus=8)
+    told = story.steps(1, 20, 20).report()
+    assert told.mfu is not None
+    assert told.mfu.measured == pytest.approx(60, abs=2)
+    assert (told.useful_parts, told.goodput.program) == (None, None)
+    assert any(remark.startswith("The declared FLOPs exceed the chips' peak") for remark in told.remarks)
 
 
 @pytest.mark.parametrize(("duration_ns", "is_possible"), [(40_000_000, True), (4_000_000, False)])

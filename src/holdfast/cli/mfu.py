@@ -298,8 +298,10 @@ def _verdict(answer: ComparedThroughput) -> list[str]:
     """The sentences above the table."""
     if answer.wrong:
         return [answer.wrong, ""]
-    if answer.reference is None:
+    if answer.chip is None:
         return ["There is no reference without --chip.", ""]
+    if answer.reference is None:
+        return [f"There is no reference: {references.unpublished(answer.precision)}.", ""]
     unlike = [f"That row has {', '.join(answer.differences)}."] if answer.differences else []
     return [f"MFU {answer.sentence}.", _counting(answer.reference, answer.full.mfu_percent), *unlike, ""]
 

@@ -81,11 +81,11 @@ def _by_run(told: Report, other: Report) -> Opinion | None:
 
 def _by_publication(told: Report) -> Opinion | None:
     figure = told.mfu
-    if figure is not None and figure.wrong:
+    if figure is None or not figure.measured:
+        return None
+    if not figure.reference:
         sentence = f"No published figure can be compared with this run: its MFU is {figure.sentence}."
         return Opinion(source=PUBLISHED, ratio=1.0, sentence=sentence)
-    if figure is None or not figure.reference or not figure.measured:
-        return None
     ratio = figure.reference / figure.measured
     best = max(row.mfu_percent for row in published().mfu)
     if figure.measured < MFU_SHARE_MIN * figure.reference:

@@ -13,7 +13,15 @@ from typing import Literal, Self
 import msgspec
 
 from holdfast import wording
-from holdfast.ledger.flops import Attention, Chip, Precision, Shape, link_bytes_per_s, peak_flops_per_s
+from holdfast.ledger.flops import (
+    Attention,
+    Chip,
+    Precision,
+    Shape,
+    link_bytes_per_s,
+    peak_flops_per_s,
+    precisions,
+)
 from holdfast.record.events import Collective
 from holdfast.wording.units import SECOND_NS
 
@@ -166,12 +174,14 @@ def published() -> PublishedReferences:
     )
 
 
-def reference_mfu(setup: ReferenceSetup) -> MfuReference:
+def reference_mfu(setup: ReferenceSetup) -> MfuReference | None:
     """The published row nearest to the run; `differences` lists how the two differ.
 
-    Precision and kind of model weigh more than the chip: FP8 against the FP8 peak, or a mixture of experts,
-    is another scale; the same work on a chip with a similar peak is not.
+    None if none is of its precision: a share of another precision's peak is another scale. So is that of a
+    mixture of experts; the same work on a chip with a similar peak is not.
     """
+    if setup.precision not in _published_precisions():
+        return None
 
     def distance(row: MfuReference) -> tuple[float, float]:
         octaves = row.octaves_from(params=setup.params, gpus=setup.gpus)
@@ -183,10 +193,11 @@ def reference_mfu(setup: ReferenceSetup) -> MfuReference:
 def published_rate(setup: ReferenceSetup) -> PublishedRate:
     """The median of the published figures for such a run, rather than the best.
 
-    Rows within NEAR_OCTAVES count, where an octave of GPUs or of sequence length counts half; if there are
-    none, those about as near as the nearest. Runs that compute every layer twice count only if there are no
-    others.
+    If none is of the run's precision, the rows are those of the next slower one of its chip. Rows within
+    NEAR_OCTAVES count, where an octave of GPUs or of sequence length counts half; if there are none, those
+    about as near as the nearest. Runs that compute every layer twice count only if there are no others.
     """
+    setup = msgspec.structs.replace(setup, precision=_slower_published(setup))
     alike = _alike(setup)
     rows = [row for row in alike if not row.recomputes_all] or alike
 
@@ -209,15 +220,35 @@ def published_rate(setup: ReferenceSetup) -> PublishedRate:
 
 
 def _alike(setup: ReferenceSetup) -> list[MfuReference]:
-    """Rows of the same precision, kind of model and chip; if there are none, the most similar rows."""
+    """Rows of the same precision, and of the same kind of model and chip or the most similar ones."""
     peak = peak_flops_per_s(setup.chip, setup.precision)
 
-    def unlike(row: MfuReference) -> tuple[bool, bool, bool, float]:
+    def unlike(row: MfuReference) -> tuple[bool, bool, float]:
         chip_octaves = _octaves(peak_flops_per_s(row.chip, row.precision), peak)
-        return row.precision != setup.precision, row.moe != setup.moe, row.chip != setup.chip, chip_octaves
+        return row.moe != setup.moe, row.chip != setup.chip, chip_octaves
 
-    least = min(map(unlike, published().mfu))
-    return [row for row in published().mfu if unlike(row) == least]
+    rows = [row for row in published().mfu if row.precision == setup.precision]
+    least = min(map(unlike, rows))
+    return [row for row in rows if unlike(row) == least]
+
+
+def _published_precisions() -> set[Precision]:
+    return {row.precision for row in published().mfu}
+
+
+def _slower_published(setup: ReferenceSetup) -> Precision:
+    """The run's precision if a run with it is published, else the quickest one below it that has one."""
+
+    def peak(precision: Precision) -> float:
+        return peak_flops_per_s(setup.chip, precision)
+
+    known = _published_precisions().intersection(precisions(setup.chip))
+    return max((one for one in known if peak(one) <= peak(setup.precision)), key=peak)
+
+
+def unpublished(precision: Precision) -> str:
+    """Why a run has no reference."""
+    return f"no run in {precision} is published to compare it with"
 
 
 def reach(chip: Chip | None, gpus: int) -> Reach:

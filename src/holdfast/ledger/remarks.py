@@ -199,7 +199,7 @@ def _of_counters(fold: Fold) -> Iterator[str]:
 def _of_the_rest(told: Report) -> Iterator[str]:
     wrong = [figure.wrong for figure in (told.mfu, told.bandwidth) if figure is not None and figure.wrong]
     yield from wrong
-    if told.useful_parts is not None and told.useful_parts.rest_gpu_ns < 0 and not wrong:
+    if told.mfu is not None and not told.mfu.wrong and told.useful_parts is None:
         yield "The declared FLOPs exceed the chips' peak in the useful time; check model, chip and precision."
     if told.counts.unknown_events:
         yield f"{told.counts.unknown_events} events are of kinds that this version does not know."

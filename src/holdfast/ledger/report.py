@@ -161,7 +161,10 @@ class UsefulWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsefulParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The useful GPU-ns: the time the FLOPs need at the peak. rest: communication, bubbles, all else."""
+    """The useful GPU-ns: the time the FLOPs need at the peak. rest: communication, bubbles, all else.
+
+    There are none if the FLOPs need more than the useful time.
+    """
 
     model_flops_gpu_ns: int
     recompute_flops_gpu_ns: int

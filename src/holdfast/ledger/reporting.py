@@ -146,6 +146,7 @@ class _Reader:
     def report(self) -> Report:
         fold = self.fold
         mfu, hfu_percent = self._mfu()
+        parts = self._useful_parts()
         goodput, steps, tokens = self._goodput(), fold.progress.kept(), fold.declared.tokens_per_step
         incidents, prices = self._incidents(), self.accounts.prices
         segments = self._segments(incidents)
@@ -180,7 +181,7 @@ class _Reader:
             counts=counted(fold),
             moved=fold.moved.copy(),
             useful_work=useful_work_of(goodput, self.split.known_gpu_ns, steps, tokens),
-            useful_parts=self._useful_parts(),
+            useful_parts=parts if parts is not None and parts.rest_gpu_ns >= 0 else None,
             reference=self.reference,
             mfu=mfu,
             hfu_percent=hfu_percent,
@@ -356,31 +357,38 @@ class _Reader:
     def _mfu(self) -> tuple[MeasuredFigure | None, float | None]:
         """MFU while stepping, and HFU: the FLOPs of the kept steps over the peak of their GPU-time."""
         declared, peak = self.fold.declared, _peak_flops_per_s(self.fold.declared)
-        stepping_s = sum(self.kept_gpu_ns) / 1e9
-        if peak is None or declared.model_flops_per_step is None or not stepping_s:
+        chip, stepping_s = _chip(declared), sum(self.kept_gpu_ns) / 1e9
+        if chip is None or peak is None or declared.model_flops_per_step is None or not stepping_s:
             return None, None
         per_flop = 100 * self.timed_steps / (stepping_s * peak)
         measured = per_flop * declared.model_flops_per_step
         hfu = per_flop * (declared.hardware_flops_per_step or declared.model_flops_per_step)
-        assumed = _chip(declared), declared.precision, peak
+        assumed = chip, declared.precision, peak
         wrong = impossible("MFU", measured, *assumed) or impossible("HFU", hfu, *assumed)
-        if wrong or not declared.params or declared.chip is None:
-            said = f"{measured:,.1f} %" + (
-                " of the peak" if measured <= IMPOSSIBLE_PERCENT else ", impossible"
+        row = None
+        if not wrong and declared.params:
+            row = references.reference_mfu(
+                references.ReferenceSetup(
+                    params=declared.params,
+                    gpus=self.accounts.gpus_max,
+                    chip=chip,
+                    precision=declared.precision,
+                )
             )
-            wrong = f"{wrong} {TO_CORRECT}" if wrong else ""
-            return MeasuredFigure(
-                measured=measured, reference=None, unit="%", sentence=said, wrong=wrong
-            ), hfu
-        setup = references.ReferenceSetup(
-            params=declared.params,
-            gpus=self.accounts.gpus_max,
-            chip=chip_named(declared.chip),
-            precision=declared.precision,
+        if row is not None:
+            sentence = references.mfu_sentence(measured, row)
+        elif measured > IMPOSSIBLE_PERCENT:
+            sentence = f"{measured:,.1f} %, impossible"
+        else:
+            sentence = f"{measured:.1f} % of the peak{_uncompared(declared, wrong)}"
+        figure = MeasuredFigure(
+            measured=measured,
+            reference=None if row is None else row.mfu_percent,
+            unit="%",
+            sentence=sentence,
+            wrong=f"{wrong} {TO_CORRECT}" if wrong else "",
         )
-        row = references.reference_mfu(setup)
-        sentence = references.mfu_sentence(measured, row)
-        return MeasuredFigure(measured=measured, reference=row.mfu_percent, unit="%", sentence=sentence), hfu
+        return figure, hfu
 
     def _bandwidth(self) -> MeasuredFigure | None:
         """Bus bandwidth of the collectives that moved most; those between nodes if there are any."""
@@ -612,6 +620,15 @@ def _costs(saves: Saves) -> CheckpointCosts | None:
 
 def _seconds(nanoseconds: float | None) -> float | None:
     return None if nanoseconds is None else nanoseconds / 1e9
+
+
+def _uncompared(declared: Declared, wrong: str) -> str:
+    """Why an MFU that is possible has no reference. wrong: why its HFU cannot be."""
+    if wrong:
+        return ", with an impossible HFU"
+    if not declared.params:
+        return "; declare params to compare it with published runs"
+    return f"; {references.unpublished(declared.precision)}"
 
 
 def _peak_flops_per_s(declared: Declared) -> float | None:

@@ -6,7 +6,8 @@ from holdfast.ledger import flops, references
 
 
 class ComparedThroughput(msgspec.Struct, frozen=True, kw_only=True):
-    """A share of the peak, by both conventions. Reference and sentence are missing if the chip is unknown.
+    """A share of the peak, by both conventions. Reference and sentence are missing if the chip is unknown, or
+    no run of this precision is published.
 
     wrong: why the share cannot be; empty if it can. Judged with causal attention: on long sequences the full
     convention counts work that is not done.
@@ -49,6 +50,8 @@ def _held_against_reference(answer: ComparedThroughput, chip: flops.Chip) -> Com
         sequence_tokens=answer.throughput.sequence_tokens,
     )
     row = references.reference_mfu(setup)
+    if row is None:
+        return answer
     counted = answer.full if row.compared_as == "full" else answer.causal
     return msgspec.structs.replace(
         answer,

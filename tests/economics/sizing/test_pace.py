@@ -76,6 +76,17 @@ def test_megatrons_steps_are_met_within_a_quarter(
     assert found.step_s == pytest.approx(published_s, rel=0.25)
 
 
+def test_a_precision_of_which_no_run_is_published_is_no_quicker_than_the_next_slower_one() -> None:
+    layout = Parallelism(tp=2, pp=2, dp=16, zero=2)
+    case = case_of(published().models["llama3-70b"].shape, layout, sequence=8192, batch=512, chip="gb300")
+    steps_s = {}
+    for precision in ("bf16", "fp8", "fp4"):
+        cluster = msgspec.structs.replace(case.cluster, precision=precision)
+        found = msgspec.structs.replace(case, cluster=cluster)
+        steps_s[precision] = pace(found, layout, published_rate(setup_of(found)).reference).step_s
+    assert steps_s["bf16"] > steps_s["fp8"] == steps_s["fp4"]
+
+
 def test_the_parts_make_the_step_and_none_beats_what_was_published() -> None:
     slow = msgspec.structs.replace(LLAMA_16K, interleave=1)
     case = llama(slow)

@@ -171,6 +171,10 @@ def _assumptions(console: Console, told: Printed) -> None:
         rate += f", the median of {told.rate.runs} published near this size: {low:.1f} to {high:.1f} %"
     unlike = differences(setup_of(told.case), row)
     rate = f"{rate}, which has {', '.join(unlike)}" if unlike else rate
+    precision = told.case.cluster.precision
+    if row.precision != precision:
+        slower = f"steps are taken to be as quick as in {row.precision}"
+        rate += f"; no run in {precision} is published: its {slower}"
     memory = f"memory: {told.sized[0].memory_range.basis}"
     lines = filter(None, (rate, memory, _hidden(told.sized[0]), *told.assumed))
     console.print("Assumed", style="bold")

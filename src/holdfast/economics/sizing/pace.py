@@ -4,7 +4,9 @@ The rate comes from the median of the published MFU near the run (`ledger.refere
 includes its own run's bubble, communication and recomputation, and its layout is rarely published. So every
 published run is assumed to have lost what Llama 3's own layout costs by this module's arithmetic,
 REFERENCE_OVERHEAD: the busy rate is the published MFU times that, and a layout is never credited with more
-than the published MFU. Ratios between layouts are meaningful; the level is only as good as the reference.
+than the published MFU. It is a share of the chip's peak in the reference's precision: if no run in FP4 is
+published, FP4 is as quick as FP8. Ratios between layouts are meaningful; the level is only as good as the
+reference.
 """
 
 from functools import cache
@@ -106,7 +108,7 @@ def pace(case: SizingCase, layout: Parallelism, reference: MfuReference) -> Step
     data_s, data_hidden_s = _data_s(case, layout, count, micro.total_s - shared_s)
     flops = case.training.tokens_per_step * _flops_per_token(case, reference)
     peak = peak_flops_per_s(case.cluster.chip, case.cluster.precision) * layout.gpus
-    published_s = flops / (peak * reference.mfu_percent / 100)
+    published_s = flops / (_published_flops_per_s(case, reference) * layout.gpus)
     step_s = max(published_s, busy_s + imbalance_s + bubble_s + data_s)
     return StepPace(
         step_s=step_s,
@@ -149,8 +151,7 @@ class _MicroBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _micro_batch(case: SizingCase, layout: Parallelism, reference: MfuReference) -> _MicroBatch:
-    peak = peak_flops_per_s(case.cluster.chip, case.cluster.precision)
-    rate = peak * reference.mfu_percent / 100 * REFERENCE_OVERHEAD * layout.replica_gpus
+    rate = _published_flops_per_s(case, reference) * REFERENCE_OVERHEAD * layout.replica_gpus
     tokens = _tokens(case, layout)
     compute_s = tokens * _flops_per_token(case, reference) / rate
     return _MicroBatch(
@@ -161,6 +162,11 @@ def _micro_batch(case: SizingCase, layout: Parallelism, reference: MfuReference)
         expert_s=max(0.0, _expert_s(case, layout, tokens) - compute_s),
         pipeline_s=_pipeline_s(case, layout, tokens),
     )
+
+
+def _published_flops_per_s(case: SizingCase, reference: MfuReference) -> float:
+    """Of one GPU of this chip, at the reference's share of its peak."""
+    return peak_flops_per_s(case.cluster.chip, reference.precision) * reference.mfu_percent / 100
 
 
 def _tokens(case: SizingCase, layout: Parallelism) -> int:
