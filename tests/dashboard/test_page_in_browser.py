@@ -34,7 +34,8 @@ onload = () => {{
   const readout = page.querySelector("output");
   const before = readout.textContent;
   page.querySelector(".column").dispatchEvent(new PointerEvent("pointerover", {{ bubbles: true }}));
-  const texts = [...page.querySelectorAll(".course text")].map((text) => text.getBoundingClientRect());
+  const texts = [...page.querySelectorAll(".course text")].map((text) => text.getBoundingClientRect())
+    .filter((box) => box.height);
   document.querySelector("pre").textContent = JSON.stringify({{
     width: page.documentElement.scrollWidth,
     before: before,

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from holdfast import wording
 from holdfast.dashboard.template import (
     BAR_PERCENT_MIN,
+    SECOND,
     across,
     beside,
     column,
@@ -283,22 +284,24 @@ class _CourseChart:
             step_s for step_s in _TICK_STEPS_S if self.span_ns <= TICKS_MAX * step_s * 10**9
         )
         first_ns = -(-self.start_ns // step_ns) * step_ns
-        labels, day = [], ""
+        labels: list[Markup] = []
+        day = ""
         for moment_ns in range(first_ns, self.start_ns + self.span_ns + 1, step_ns):
             lines = [wording.tick(moment_ns, step_ns)]
             if step_ns < DAY_S * 10**9 and wording.day(moment_ns) != day:
                 day = wording.day(moment_ns)
                 lines.append(day)
-            labels.append(self._x_label(moment_ns, lines))
+            labels.append(self._x_label(moment_ns, lines, is_second=len(labels) % 2 == 1))
         return joined(labels)
 
-    def _x_label(self, moment_ns: int, lines: list[str]) -> Markup:
+    def _x_label(self, moment_ns: int, lines: list[str], *, is_second: bool) -> Markup:
+        """is_second: it is left out where the page is narrow, but for the day below it."""
         at = self._percent(moment_ns)
         anchor = "start" if at < 8 else "end" if at > 92 else "middle"
         base = self.plot_top + PLOT_HEIGHT
         texts = joined(
-            Markup('<text x="{:.2f}%" y="{}" text-anchor="{}">{}</text>').format(
-                at, base + 18 + 15 * index, anchor, line
+            Markup('<text{} x="{:.2f}%" y="{}" text-anchor="{}">{}</text>').format(
+                SECOND if is_second and not index else "", at, base + 18 + 15 * index, anchor, line
             )
             for index, line in enumerate(lines)
         )

@@ -12,7 +12,17 @@ import msgspec
 from markupsafe import Markup
 
 from holdfast import wording
-from holdfast.dashboard.template import across, beside, column, joined, number, side_by_side, upright, visible
+from holdfast.dashboard.template import (
+    SECOND,
+    across,
+    beside,
+    column,
+    joined,
+    number,
+    side_by_side,
+    upright,
+    visible,
+)
 from holdfast.economics.finance.ownership import OwnOrRent
 from holdfast.economics.finance.trend import SpendStretch, Trend
 from holdfast.wording.units import HOUR_NS
@@ -219,16 +229,23 @@ def _moments(plot: PlotArea, stretches: Sequence[SpendStretch]) -> list[Markup]:
     chosen = [one.from_ns for one in stretches[1::every]] or [first_ns]
     step_ns = chosen[1] - chosen[0] if len(chosen) > 1 else last_ns - first_ns
     return [
-        _below(plot, 100 * (at_ns - first_ns) / max(1, last_ns - first_ns), wording.tick(at_ns, step_ns))
-        for at_ns in chosen
+        _below(
+            plot,
+            100 * (at_ns - first_ns) / max(1, last_ns - first_ns),
+            wording.tick(at_ns, step_ns),
+            is_second=index % 2 == 1,
+        )
+        for index, at_ns in enumerate(chosen)
     ]
 
 
-def _below(plot: PlotArea, at_percent: float, text: str) -> Markup:
+def _below(plot: PlotArea, at_percent: float, text: str, *, is_second: bool = False) -> Markup:
     anchor = "start" if at_percent < 5 else "end" if at_percent > 95 else "middle"
     base = TOP_ROOM + plot.height
-    label = Markup('<text x="{:.2f}%" y="{}" text-anchor="{}">{}</text>')
-    return upright("notch", at_percent, base, base + 5) + label.format(at_percent, base + 19, anchor, text)
+    label = Markup('<text{} x="{:.2f}%" y="{}" text-anchor="{}">{}</text>').format(
+        SECOND if is_second else "", at_percent, base + 19, anchor, text
+    )
+    return upright("notch", at_percent, base, base + 5) + label
 
 
 def _at_end(plot: PlotArea, value: float, text: str, *, below: bool) -> Markup:

@@ -15,6 +15,8 @@ from holdfast import wording
 
 BAR_PERCENT_MIN = 0.25
 """A bar is never thinner, so that every value above zero is visible."""
+SECOND = Markup(' class="second"')
+"""Every second label of an axis, which a phone has no room for (page.css)."""
 _WORDING = {name: said for name, said in vars(wording).items() if callable(said)}
 """The functions by which all pages write figures, as template functions and as filters."""
 
