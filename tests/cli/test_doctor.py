@@ -237,5 +237,6 @@ def test_without_any_signals_it_says_how_to_begin(holdfast: Holdfast) -> None:
     done = holdfast("doctor")
     assert (done.code, done.err) == (0, "")
     assert "Nothing is seen" in done.out
+    assert "--prometheus URL" in done.out
     assert "You can find none of" in done.out
     assert holdfast("doctor", "--check").code == 1

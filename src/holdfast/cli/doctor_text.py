@@ -11,6 +11,7 @@ from holdfast.diagnose.checkup import LOGGED, Checkup, RunSeen, SeenExporter, Sp
 from holdfast.diagnose.findable import FindableCause, Missing
 from holdfast.topology.hostlist import fold
 
+OTHER_SOURCES = "Name a server with --prometheus URL, or fill the embedded store with `holdfast collect`."
 NAMES_CHARS_MAX = 60
 LINES_MAX = 12
 RUNS_MAX = 20
@@ -34,7 +35,8 @@ def show(found: Checkup) -> None:
 def _show_seen(console: Console, seen: Iterable[SeenExporter]) -> None:
     rows = list(seen)
     if not rows:
-        console.print("Nothing is seen: the source has no known metric.\n", style="bold yellow")
+        console.print("Nothing is seen: the source has no known metric.", style="bold yellow")
+        console.print(f"{OTHER_SOURCES}\n")
         return
     console.print("Seen", style="bold")
     exporters = table("  exporter", "metrics", "hosts", "every", "dark", header_style="dim")
