@@ -128,7 +128,7 @@ def test_a_checkpoint_in_object_storage_is_exported_and_leaves_nothing(
     with pytest.raises(InputError, match="has no checkpoint of step 7") as refused:
         run(export.command, THERE, "--to", tmp_path / "none.pt", "--step", "7")
     assert refused.value.exit_code == 2
-    with pytest.raises(InputError, match=r"Cannot fetch checkpoints to .*nowhere: No such file"):
+    with pytest.raises(InputError, match=r"there is no directory .*nowhere"):
         run(export.command, THERE, "--to", tmp_path / "nowhere" / "all.pt")
     assert not (tmp_path / "none.pt").exists()
     assert not fetched_in(tmp_path)

@@ -14,7 +14,7 @@ from holdfast.check.checking import CheckPlan, NodeCheck, check_node, require_kn
 from holdfast.check.fabric import place_named, read_token
 from holdfast.check.figures import CheckedFigure, read_reference, reference_text
 from holdfast.cli.flags import FiniteRange, option, shared, takes
-from holdfast.cli.pages import require_writable, write_file
+from holdfast.cli.pages import writable, write_file
 from holdfast.cli.record import json_option
 from holdfast.cli.tables import table
 from holdfast.cli.terminal import print_json, printable
@@ -36,7 +36,9 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     )
     directory: Path | None = option("On the disk to try.  [default: the temporary directory]", metavar="DIR")
     reference: Path | None = option("Compare with the figures of a good node, from --write-reference.")
-    write_reference: Path | None = option("This node is good: write its figures to this file.")
+    write_reference: Path | None = option(
+        "This node is good: write its figures to this file.", callback=writable("reference", is_new=True)
+    )
     skip: tuple[str, ...] = option(
         "Skip the checks whose names begin with this, such as clock or gpu0. May be repeated.", metavar="NAME"
     )
@@ -85,9 +87,6 @@ def command(given: _Flags) -> int:
         return 0
     token = read_token(given.token_file) if given.peer else ""
     known = {} if given.reference is None else read_reference(given.reference)
-    if given.write_reference is not None and given.write_reference.exists():
-        raise InputError(f"{given.write_reference} exists already.", hint="Name another file.")
-    require_writable(given.write_reference, "reference")
     require_known(given.skip, given.part)
     plan = CheckPlan(
         gpus=given.gpus,

@@ -7,6 +7,7 @@ import msgspec
 
 from holdfast.cli.doctor_text import show
 from holdfast.cli.flags import option, shared, takes
+from holdfast.cli.pages import writable
 from holdfast.cli.record import json_option
 from holdfast.cli.signal_sources import SignalFlags, open_signals, signals_options
 from holdfast.cli.terminal import print_json
@@ -24,7 +25,9 @@ FINEST_S = 1.0
 
 
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
-    write: Path | None = option("Write a topology file to start from.")
+    write: Path | None = option(
+        "Write a topology file to start from.", callback=writable("topology", is_new=True)
+    )
     check: bool = option("Exit with code 1 if nothing is seen, a name is unknown or a node is dark.")
     at_ns: int | None = option(
         "--at", "As of this time.  [default: now]", callback=past_moment_ns, metavar="TIME"
@@ -43,8 +46,6 @@ def command(given: _Flags) -> int:
     and scheduler spell differently are listed with the node that they were matched to.
     """
     at_ns = SystemClock().now_ns() if given.at_ns is None else given.at_ns
-    if given.write is not None and given.write.exists():
-        raise InputError(f"{given.write} exists already.", hint="Name another file, or move it away.")
     fine = msgspec.structs.replace(given.signals, step_s=FINEST_S)
     with open_signals(fine, given.at_ns, window_s=STEPS_WITHIN_NS / 1e9, may_lack=True) as source:
         cluster = known_topology(given.topology_path, fine.prometheus_url, source, given.at_ns)

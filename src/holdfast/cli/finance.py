@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from holdfast.cli.flags import option, shared, takes
-from holdfast.cli.pages import STDOUT, html_option, require_one_output, write_page
+from holdfast.cli.pages import STDOUT, html_option, require_one_output, writable, write_page
 from holdfast.cli.prices import in_currency, load_prices, prices_option
 from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json
@@ -35,6 +35,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
         "--csv",
         "Write the invoice's lines with the columns of FOCUS 1.2; to stdout if OUT is `-`.",
         type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+        callback=writable("invoice"),
         metavar="OUT",
     )
     prices_path: Path | None = shared(prices_option)

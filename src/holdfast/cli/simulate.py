@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from holdfast.cli.flags import FiniteRange, option, shared, takes
-from holdfast.cli.pages import html_option, require_one_output, write_file, write_page
+from holdfast.cli.pages import html_option, require_one_output, writable, write_file, write_page
 from holdfast.cli.prices import in_currency, load_planning_prices, prices_option
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable, say
@@ -74,6 +74,7 @@ class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     record: Path | None = option(
         "Write the events of the first run, for `holdfast import`.",
         type=click.Path(path_type=Path, dir_okay=False),
+        callback=writable("events"),
         metavar="OUT",
     )
     html_path: Path | None = shared(html_option)

@@ -19,7 +19,7 @@ HOST_LABELS = ("Hostname", "hostname", "nodename", "kubernetes_node", "node_name
 HOSTS_IN_QUERIES_MAX = 16
 """A query for more hosts than this returns more lines than anyone reads."""
 GPU_LABEL, NODE_LABEL = "Hostname", "instance"
-"""What dcgm-exporter and node_exporter have if nobody has changed it."""
+"""What dcgm-exporter and node_exporter have unless a site has changed it."""
 
 _REGEX_SIGNS = re.compile(r"([\\.^$*+?{}\[\]|()])")
 

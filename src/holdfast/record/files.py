@@ -90,7 +90,10 @@ def make_private_file(path: Path) -> None:
 
 
 def require_directory(flag: str, path: Path | None) -> None:
-    """Refuse a path that exists and is not a directory; a missing one may be made later."""
-    if path is None or not path.exists() or path.is_dir() or path == Path(os.devnull):
+    """Refuse a path that is not a directory, or is below a file; a missing one may be made later."""
+    if path is None or path == Path(os.devnull):
         return
-    raise InputError(f"{flag} {path} is a file, not a directory.", hint="Name a directory, or a new one.")
+    place = next((one for one in (path, *path.parents) if is_there(one)), None)
+    if place is not None and not is_directory(place):
+        named = f"{flag} {path}" if place == path else f"{flag} {path}: {place}"
+        raise InputError(f"{named} is a file, not a directory.", hint="Name a directory, or a new one.")

@@ -5,7 +5,9 @@ from typing import Any
 
 import click
 
+from holdfast.cli.checkpoint.remote import is_remote
 from holdfast.cli.flags import Decorator
+from holdfast.cli.pages import require_writable, require_writable_directory
 from holdfast.record.errors import InputError
 
 
@@ -23,6 +25,13 @@ def _local(_: click.Context, __: click.Parameter, target: Path) -> Path:
             f"--to {target} is not a path on this machine.",
             hint="Write it here; `holdfast checkpoint copy` brings checkpoints to object storage.",
         )
+    require_writable(target, "checkpoint")
+    return target
+
+
+def _place(_: click.Context, __: click.Parameter, target: str) -> str:
+    if not is_remote(target):
+        require_writable_directory(Path(target), "checkpoint")
     return target
 
 
@@ -31,6 +40,7 @@ place_option = click.option(
     "target",
     required=True,
     metavar="DIR|URL",
+    callback=_place,
     help="The --checkpoints directory of the run that will go on from it, or s3://BUCKET/PREFIX.",
 )
 run_option = click.option(

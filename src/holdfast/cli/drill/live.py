@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.cli.flags import argument, option, shared, takes
 from holdfast.cli.going import RunFirst
-from holdfast.cli.pages import html_option, require_one_output, require_writable, write_page
+from holdfast.cli.pages import html_option, require_one_output, write_page
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.record import home, home_journal, json_option, open_record, store_option
 from holdfast.cli.terminal import print_json, printable, say
@@ -70,7 +70,6 @@ def command(given: _Flags) -> int:
     if not given.scenario:
         raise InputError("No scenario is named.", hint="`holdfast drill list --live` lists them.")
     require_one_output(given.html_path, given.as_json)
-    require_writable(given.html_path)
     if given.reference and not _DIGEST.fullmatch(given.reference):
         raise InputError(
             f"{given.reference!r} is not a digest.",

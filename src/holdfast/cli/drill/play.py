@@ -7,6 +7,7 @@ import click
 import msgspec
 
 from holdfast.cli.flags import argument, option, shared, takes
+from holdfast.cli.pages import writable_directory
 from holdfast.cli.record import json_option
 from holdfast.cli.terminal import print_json, printable
 from holdfast.record.errors import InputError
@@ -26,7 +27,8 @@ class ScenarioFlags(msgspec.Struct, frozen=True, kw_only=True):
         "Draws place, time and strength.", type=click.IntRange(min=0), default=1, show_default=True
     )
     gpus: int | None = option(
-        "How many GPUs the cluster has.  [default: 512]", type=click.IntRange(1, GPUS_MAX)
+        "How many GPUs the cluster has: a multiple of 8 from 256 on.  [default: 512]",
+        type=click.IntRange(1, GPUS_MAX),
     )
 
     def played(self) -> "Played":
@@ -43,6 +45,7 @@ class TableFlags(ScenarioFlags, frozen=True, kw_only=True):
         "--out",
         "Write events, signals, topology and truth there.",
         type=click.Path(path_type=Path, file_okay=False),
+        callback=writable_directory("scenario"),
         metavar="DIR",
     )
     as_json: bool = shared(json_option)
