@@ -454,6 +454,15 @@ def test_what_another_watch_calls_over_is_recorded_again_by_the_one_that_shows_i
     assert [(change.state, change.incident.ended_ns) for change in taken.confirmed] == [("changed", None)]
 
 
+def test_a_recorded_look_at_yesterday_opens_nothing_today(incident: Make, began_ns: int) -> None:
+    """`diagnose --at YESTERDAY --record`, beside a watch."""
+    shared, at_ns = Shared(Casebook()), began_ns + 86_400 * S
+    shared.look(0, [], at_ns)
+    shared.changes += Casebook().take([incident()], began_ns + 40 * S).changes
+    (change,) = shared.look(0, [], at_ns + 10 * S).changes
+    assert (change.state, change.incident.ended_ns) == ("resolved", began_ns + 40 * S)
+
+
 def test_a_cause_that_another_watch_names_is_told_under_the_same_name(incident: Make, began_ns: int) -> None:
     """One of them reads steps only, the other one machines too."""
     shared = Shared(Casebook(), Casebook())

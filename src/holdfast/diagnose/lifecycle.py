@@ -135,7 +135,9 @@ class Casebook:
                 own.remove(change.at_ns)
             elif case is None or not case.is_own:
                 was_worth = case is not None and case.is_worth
-                self._cases[name] = case = _recorded(change, now_ns)
+                # News of long ago is of a look at the past: unless it is shown now, it is over.
+                is_old = self.knows_past and now_ns - change.at_ns >= CONFIRMED_S_MAX * SECOND_NS
+                self._cases[name] = case = _recorded(change, change.at_ns if is_old else now_ns)
                 case.is_worth = was_worth or self._worth.holds(change.incident)
             else:
                 _learn(case, change)
@@ -249,13 +251,13 @@ class Casebook:
         return matched
 
 
-def _recorded(change: IncidentChange, now_ns: int) -> _Case:
+def _recorded(change: IncidentChange, seen_ns: int) -> _Case:
     """A case that only the record shows so far."""
     incident, at_ns = change.incident, change.at_ns
     return _Case(
         incident=incident,
         told=incident,
-        seen_ns=now_ns,
+        seen_ns=seen_ns,
         shown_ns=at_ns,
         named_ns=at_ns,
         is_open=change.state != "resolved",
