@@ -85,13 +85,18 @@ def test_the_readme_shows_the_first_example_and_names_only_scripts_that_exist() 
 def test_the_first_example_is_killed_from_another_terminal_and_comes_to_the_same_loss(
     begin: Begin, tmp_path: Path
 ) -> None:
+    """It runs until it has gone on after the kill, however long the machine takes for that."""
     example = ROOT / "examples" / "train.py"
-    run = begin("--run", "mine", "--nproc-per-node", 2, example, 2 * STEPS)
-    run.until_said("generation 1")
+    run = begin("--run", "mine", "--nproc-per-node", 2, example, 1_000 * STEPS)
+    run.until(lambda: bool(losses(run.out)))
     done(tmp_path, *HOLDFAST, "chaos", "mine", "kill")
-    assert run.wait() == 0
-    assert any("lost (SIGKILL)" in line for line in run.err)
-    assert losses(run.out)[-1:] == losses(done(tmp_path, sys.executable, example, 2 * STEPS))[-1:]
+    run.until_said("lost (SIGKILL)")
+    before = len(losses(run.out))
+    run.until(lambda: len(losses(run.out)) > before + 1)
+    done(tmp_path, *HOLDFAST, "stop", "mine")
+    run.wait()
+    seen = losses(run.out)
+    assert seen == losses(done(tmp_path, sys.executable, example, len(seen) * STEPS))
 
 
 def test_a_torchrun_script_runs_unchanged_and_goes_on_after_a_failure(begin: Begin, tmp_path: Path) -> None:
@@ -103,13 +108,14 @@ def test_a_torchrun_script_runs_unchanged_and_goes_on_after_a_failure(begin: Beg
     run.until(lambda: is_killed(tmp_path, "first"))
     assert run.wait() == 0
     assert any("restart 1 of at most 3" in line for line in run.err)
-    assert losses(run.out)[-1:] == expected[:1]
+    assert losses(run.out)[-1:] == expected[:1] != []
     second = begin("--nproc-per-node", 2, example, 2 * STEPS, "here.pt")
     assert second.wait() == 0
     assert losses(second.out) == expected[1:]  # from the checkpoint of the first
 
 
 def test_a_sharded_script_runs_with_a_replica_of_two(begin: Begin) -> None:
-    run = begin("--nproc-per-node", 2, "--shard", 2, ROOT / "examples" / "fsdp.py", 4)
+    run = begin("--nproc-per-node", 2, "--shard", 2, ROOT / "examples" / "fsdp.py", STEPS)
     assert run.wait() == 0
-    assert any("completed: step 4" in line for line in run.err)
+    assert any(f"completed: step {STEPS}" in line for line in run.err)
+    assert len(losses(run.out)) == 1
