@@ -44,6 +44,7 @@ from holdfast.run.handshake import Host
 from holdfast.run.recording import write_down
 from holdfast.run.seeking import Address
 from holdfast.run.serving import ClientConnection
+from holdfast.run.site import listening
 from holdfast.run.state import RunPolicy
 from holdfast.run.status import MemberStatus, NodeStatus, Status
 from holdfast.run.tls import Identity
@@ -57,8 +58,6 @@ connect at once, and if each were dropped for the next, none of thousands would 
 """
 ACCEPTS_MAX = 64
 """The most connections accepted in one turn of the loop, because other work waits for the loop."""
-BACKLOG = 1024
-"""The most connections that wait in the kernel: all workers of a large run may connect at once."""
 ACCEPT_WAIT_S = 0.5
 """How long to wait after a connection could not be accepted for lack of descriptors or memory."""
 SHORT_OVER_S = 60.0
@@ -152,9 +151,8 @@ class Coordinator:
 
     async def start(self, host: str, port: int) -> None:
         """Listen there; port 0 takes a free one. Raise `HoldfastError` if that fails."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+            listener = listening(host, port)
         except OSError as error:
             raise HoldfastError(
                 f"The coordinator cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}.",

@@ -28,11 +28,10 @@ from holdfast.run.hub import Election, HubOrder, Legacy, Readiness, serve, tied
 from holdfast.run.image import entry_of, estate_of
 from holdfast.run.seeking import SEEK_WAIT_S, Address
 from holdfast.run.serving import ClientConnection
-from holdfast.run.site import Site, is_here
+from holdfast.run.site import EVERYWHERE, EVERYWHERE_IPV6, Site, is_here, listening
 from holdfast.run.succession import HUSH_S, Candidacy, Elector, MachinePlace, Memory, Stand, Vote
 from holdfast.run.tls import Identity, make_identity
 
-BACKLOG = 1024
 ACCEPTS_MAX = 64
 """The most connections accepted in one turn of the loop."""
 CONNECTIONS_MAX = 256
@@ -408,9 +407,8 @@ def _listening(address: str) -> socket.socket:
     """Listen at the address. If this machine does not have it (a router translates it), listen at all of its
     addresses of that family.
     """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    bind = address if is_here(address) else ""
-    return socket.create_server((bind, 0), family=family, backlog=BACKLOG)
+    everywhere = EVERYWHERE_IPV6 if ":" in address else EVERYWHERE
+    return listening(address if is_here(address) else everywhere, 0)
 
 
 async def _run(order: HeirOrder) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import socket
+from contextlib import suppress
 
 import msgspec
 
@@ -12,9 +13,11 @@ from holdfast.run.dial import dial
 from holdfast.run.handshake import Rejected, Unreachable
 
 LOOPBACK = "127.0.0.1"
-EVERYWHERE = "0.0.0.0"
-ELSEWHERE = "192.0.2.1"
-"""An address reserved for documentation (RFC 5737): the route to it leads out of this machine."""
+EVERYWHERE, EVERYWHERE_IPV6 = "0.0.0.0", "::"
+ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+"""Addresses reserved for documentation (RFC 5737, RFC 3849): the route to them leads out of this machine."""
+BACKLOG = 1024
+"""The most connections that wait in the kernel: all workers of a large run may connect at once."""
 TOKEN_CHARS_MIN = 16
 """The length of `openssl rand -hex 8`: tokens can be guessed offline, and 64 bits take too long."""
 DIAL_INTERVAL_S = 0.5
@@ -72,8 +75,10 @@ def survey(place: tuple[str, int] | None, token: str, *, is_shared: bool) -> Sit
         )
     token = token or wire.fresh_token()
     if is_loopback and is_name:
-        # This machine's name resolves to a loopback address here (Debian's 127.0.1.1), but not elsewhere.
-        return Site(host=host, port=port, token=token, bind=EVERYWHERE, address=_way_out())
+        # This machine's name resolves to a loopback address here (Debian's 127.0.1.1), but not elsewhere: it
+        # may be an IPv4 address there, an IPv6 address, or both.
+        bind = EVERYWHERE_IPV6 if socket.has_dualstack_ipv6() else EVERYWHERE
+        return Site(host=host, port=port, token=token, bind=bind, address=_way_out())
     here = next((str(address) for address in addresses if is_here(str(address))), "")
     return Site(host=host, port=port, token=token, bind=here)
 
@@ -138,10 +143,19 @@ def is_here(address: str) -> bool:
 
 def _way_out() -> str:
     """This machine's address on the route to other machines; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((ELSEWHERE, 9))
-        except OSError:
-            return LOOPBACK
-        address: str = probe.getsockname()[0]
-        return address
+    for family, elsewhere in ELSEWHERE.items():
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((elsewhere, 9))
+            address: str = probe.getsockname()[0]
+            return address
+    return LOOPBACK
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Listen at the address; at `EVERYWHERE_IPV6`, at all of both families. Raise `OSError` if that fails."""
+    return socket.create_server(
+        (host, port),
+        family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+        backlog=BACKLOG,
+        dualstack_ipv6=host == EVERYWHERE_IPV6,
+    )
