@@ -8,7 +8,9 @@ import pytest
 
 from holdfast.record.events import (
     AnyEvent,
+    CostRate,
     FaultObserved,
+    MemberJoined,
     Outcome,
     RunEnded,
     RunStarted,
@@ -113,3 +115,28 @@ def test_the_healthy_step_is_the_one_that_incidents_and_the_report_compare_with(
     assert (f"({later_s:g} s, usually 10)" in out) is is_longer
     reported = " ".join(holdfast("report", RUN).out.split())
     assert ("nothing recorded says why" in reported) is is_longer
+
+
+@pytest.mark.parametrize(
+    "sized",
+    [
+        [CostRate(id="rate", occurred_ns=FIRST_NS, run=RUN, gpus=GPUS)],
+        [
+            MemberJoined(id=name, occurred_ns=FIRST_NS, run=RUN, subject=name, gpus=GPUS // 2)
+            for name in ("n0.0", "n1.0")
+        ],
+        [STARTED],
+    ],
+    ids=["a rate", "members", "a start"],
+)
+def test_the_gpus_of_the_record_price_an_incident_whatever_is_asked(
+    holdfast: Holdfast, told: Told, sized: list[AnyEvent]
+) -> None:
+    made = steps((150, 10.0), (60, 14.0), (60, 10.0))
+    told(*sized, *made)
+    for options in ((), ("--gpus", "16")):
+        answer = holdfast("diagnose", RUN, "--json", *options).json
+        (incident,) = answer["incidents"]
+        assert incident["cost"]["lost_gpu_hours"] == pytest.approx(GPUS * 60 * 4 / 3_600, rel=0.1)
+    (slow,) = holdfast("report", RUN, "--json").json["incidents"]
+    assert slow["lost_gpu_ns"] / 3_600 / S == pytest.approx(incident["cost"]["lost_gpu_hours"], rel=0.1)

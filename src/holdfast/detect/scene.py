@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from holdfast.record import events as ev
+from holdfast.record.sizes import gpus_of
 
 SETTLE_NS = 300 * 10**9
 """For this long after planned work a machine's readings prove nothing."""
@@ -58,7 +59,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
     members  all members so far, with their nodes; gone: when they were lost
     began_ns  when it began, or its first known event; stepping_ns: when it began to make steps, if recorded
-    gpus     how many it is meant to have
+    gpus     how many it has; 0 if nothing tells
     healthy  the time of a healthy step, if known
     out      subjects taken out of use, planned or not; their problems are not reported
     phase    what it does now, if recorded
@@ -98,12 +99,12 @@ def scene(
     )
     members: dict[str, str] = {}
     gone: dict[str, int] = {}
-    gpus, declared, phase = 0, None, ""
+    declared, phase = None, ""
     ended: ev.RunEnded | None = None
     for event in known:
         match event:
             case ev.RunStarted():
-                gpus, ended = event.gpus or gpus, None
+                ended = None
             case ev.RunEnded():
                 ended = event
             case ev.ReferenceDeclared() if event.step_ns is not None:
@@ -121,7 +122,7 @@ def scene(
     return Scene(
         run=run,
         began_ns=next((event.occurred_ns for event in known if event.run == run), now_ns),
-        gpus=gpus,
+        gpus=gpus_of(event for event in known if event.run == run),
         healthy=_healthy(healthy, declared, now_ns),
         members=members,
         gone=gone,

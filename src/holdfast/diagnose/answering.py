@@ -25,8 +25,9 @@ from holdfast.diagnose.wording import known_runs, stepless
 from holdfast.economics.pricing.prices import Prices
 from holdfast.ledger.report import IncidentReport, ReportedPace
 from holdfast.record.errors import InputError, nearest
-from holdfast.record.events import RunStarted
+from holdfast.record.events import CostRate
 from holdfast.record.runs import ends_ns, find_run
+from holdfast.record.sizes import gpus_of
 from holdfast.record.store import Store
 from holdfast.signals.quality import Flaw
 from holdfast.signals.source import Source
@@ -204,9 +205,9 @@ def _wide_enough_s(source: Source, asked: DiagnoseQuestion) -> float:
 
 def _recalled(setting: LookSetting, asked: DiagnoseQuestion) -> Recalled:
     said = recall(setting, [asked.run], asked.at_ns)
-    if asked.gpus is None or any(isinstance(event, RunStarted) and event.gpus for event in said.events):
+    if asked.gpus is None or gpus_of(event for event in said.events if event.run == asked.run):
         return said
-    given = RunStarted(id="", occurred_ns=asked.at_ns, run=asked.run, gpus=asked.gpus)
+    given = CostRate(id="", occurred_ns=asked.at_ns, run=asked.run, gpus=asked.gpus)
     return msgspec.structs.replace(said, events=(*said.events, given))
 
 

@@ -15,6 +15,7 @@ from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.report import Ended, IncidentReport, ReportedPace
 from holdfast.ledger.reporting import pace_of, report
 from holdfast.record import events as ev
+from holdfast.record.sizes import SIZING, gpus_of
 from holdfast.record.store import Selection, Store
 from holdfast.signals.source import STEP_S, Source
 from holdfast.signals.step_files import StepLogSource
@@ -22,9 +23,6 @@ from holdfast.signals.stepped import Shown, logged_steps, runs_in, seen_steps
 
 HISTORY_NS = 6 * 3_600 * 10**9
 """How far back steps are read from signals, as the detectors do."""
-
-SIZING = ("run.started", "generation.opened", "member.joined", "cost.rate")
-"""The kinds of events that give the number of a run's GPUs."""
 
 StepsFrom = Literal["record", "step log", "signals", "nowhere"]
 
@@ -74,7 +72,7 @@ def read(store: Store, source: Source, run: str, at_ns: int, gpus: int | None) -
         steps_from = "step log"
     elif last_ns is None and (further := seen_steps(source, run, (at_ns - HISTORY_NS, at_ns + 1))):
         steps_from = "signals"
-    recorded_gpus = max(map(_gpus_of, _told(store, run, at_ns, SIZING)), default=0)
+    recorded_gpus = gpus_of(_told(store, run, at_ns, SIZING))
     corrections = _told(store, run, at_ns, ("correction",))
     ledger = Ledger(one for one in corrections if isinstance(one, ev.Correction))
     made = _made(run, further)
@@ -101,12 +99,6 @@ _ORDER = attrgetter("occurred_ns", "id")
 
 def _told(store: Store, run: str, at_ns: int, kinds: tuple[str, ...] = ()) -> Iterator[ev.AnyEvent]:
     return store.select(Selection(run=run, kinds=kinds, until_ns=at_ns + 1))
-
-
-def _gpus_of(event: ev.AnyEvent) -> int:
-    if isinstance(event, ev.RunStarted | ev.GenerationOpened | ev.MemberJoined | ev.CostRate):
-        return event.gpus or 0
-    return 0
 
 
 def _made(run: str, steps: Sequence[Shown]) -> list[ev.AnyEvent]:
