@@ -9,7 +9,10 @@ from holdfast.record.events import (
     CheckpointLoaded,
     CheckpointSaved,
     CostRate,
+    FaultObserved,
+    GenerationOpened,
     MemberJoined,
+    MemberLost,
     ReferenceDeclared,
     RunEnded,
     RunStarted,
@@ -203,3 +206,108 @@ def test_a_drained_node_that_was_replaced_takes_nothing_from_the_next_attempt(
     assert told["starting"] == 16 * 60
     assert told.get("drained", 0) == (8 * 30 if held else 0)
     assert {incident.what for incident in story.report().incidents} == {"xid"}
+
+
+def lost_a_member(story: Any) -> Any:
+    """An attempt whose only member is lost after its steps, and replaced a minute later."""
+    story.tell(RunStarted, gpus=100)
+    story.tell(MemberJoined, subject="m0", gpus=100)
+    story.steps(0, 99, 10)
+    story.tell(MemberLost, subject="m0")
+    story.wait(60).tell(MemberJoined, subject="m1", gpus=100)
+    story.tell(GenerationOpened, members=("m1",), gpus=100)
+    return story
+
+
+@pytest.mark.parametrize("outcome", ["completed", "stopped", "failed"])
+def test_what_a_silent_generation_did_is_not_known(story: Any, outcome: str) -> None:
+    lost_a_member(story)
+    story.wait(5 * HOUR_S).tell(RunEnded, outcome=outcome)
+    assert story.gpu_s() == {
+        "useful": 100_000,
+        "recovering": 100 * 60,
+        "unattributed": 100 * 5 * HOUR_S,
+    }
+    (incident,) = story.report().incidents
+    assert incident.lost_gpu_ns == 100 * 60 * 10**9
+
+
+def test_a_silent_generation_that_loses_its_member_or_is_opened_again_is_not_known(story: Any) -> None:
+    lost_a_member(story)
+    story.wait(5 * HOUR_S).tell(MemberLost, subject="m1")
+    story.wait(60).tell(MemberJoined, subject="m2", gpus=100)
+    story.tell(GenerationOpened, members=("m2",), gpus=100)
+    story.wait(4 * HOUR_S).tell(GenerationOpened, members=("m2",), gpus=100)
+    story.wait(3 * HOUR_S).tell(RunEnded, outcome="completed")
+    assert story.gpu_s() == {
+        "useful": 100_000,
+        "recovering": 100 * 120,
+        "unattributed": 100 * 12 * HOUR_S,
+    }
+
+
+def test_a_silent_attempt_that_loses_its_member_just_before_it_fails_is_not_known(story: Any) -> None:
+    failed_once(story)
+    story.tell(MemberJoined, subject="m0", gpus=100)
+    story.wait(5 * HOUR_S).tell(MemberLost, subject="m0")
+    story.wait(1).tell(RunEnded, outcome="failed")
+    assert story.gpu_s() == {
+        "useful": 100_000,
+        "recovering": 100,
+        "unattributed": 100 * 5 * HOUR_S,
+    }
+
+
+@pytest.mark.parametrize("minutes", [29, 31, 120])
+@pytest.mark.parametrize("how", ["load", "generation", "step"])
+def test_silent_attempts_whose_successor_goes_on_from_the_same_step_brought_nothing(
+    story: Any, minutes: int, how: str
+) -> None:
+    failed_once(story)
+    for _ in range(4):
+        story.wait(60 * minutes).tell(RunEnded, outcome="failed", reason="NCCL init timeout")
+        story.wait(60).tell(RunStarted, gpus=100)
+    assert story.gpu_s()["starting" if minutes < 30 else "unattributed"] == 100 * 4 * 60 * minutes
+    story.wait(60)
+    if how == "load":
+        story.tell(CheckpointLoaded, step=99)
+    elif how == "generation":
+        story.tell(GenerationOpened, members=(), gpus=100, step=99)
+    story.steps(100, 300, 10)
+    told = story.gpu_s()
+    assert told == {"useful": 301_000, "starting": 100 * (4 * 60 * minutes + 60)}
+    (incident,) = story.report().incidents
+    assert incident.lost_gpu_ns == 100 * (4 * 60 * minutes + 60) * 10**9
+
+
+def test_silent_attempts_before_the_first_step_brought_nothing(story: Any) -> None:
+    story.tell(RunStarted, gpus=4)
+    story.wait(5 * HOUR_S).tell(RunEnded, outcome="failed")
+    story.tell(RunStarted, gpus=4)
+    story.wait(20 + 1000)
+    lines(story, 100, 1000, 100)
+    assert story.gpu_s() == {"useful": 4 * 10_000, "starting": 4 * (5 * HOUR_S + 20)}
+
+
+def test_a_silent_attempt_whose_successor_goes_on_from_further_may_have_done_the_steps(story: Any) -> None:
+    failed_once(story)
+    story.wait(20 * 60).tell(RunEnded, outcome="failed")
+    story.wait(60).tell(RunStarted, gpus=100)
+    story.wait(60).tell(CheckpointLoaded, step=180)
+    story.steps(181, 300, 10)
+    told = story.gpu_s()
+    assert told["unattributed"] == 100 * 20 * 60
+    assert told["starting"] == 100 * 60
+
+
+def test_a_fault_after_hours_of_silence_is_charged_with_what_the_silence_brought(story: Any) -> None:
+    failed_once(story)
+    story.wait(5 * HOUR_S).tell(FaultObserved, fault="nccl init", severity="fatal", subject="n1")
+    story.wait(10).tell(RunEnded, outcome="failed")
+    assert story.gpu_s()["unattributed"] == 100 * 5 * HOUR_S
+    story.tell(RunStarted, gpus=100)
+    story.steps(100, 199, 10)
+    told = story.gpu_s()
+    assert "unattributed" not in told
+    assert told["starting"] == 100 * 5 * HOUR_S
+    assert told["localising"] == 100 * 10

@@ -17,6 +17,7 @@ from holdfast.ledger.membership import GpuShares
 from holdfast.ledger.tally import LAUNCH, STAGE, Tally, measured, measured_key, own_bin, work_bin
 from holdfast.ledger.timeline import Cuts, Timeline
 from holdfast.record.events import AnyEvent, Severity
+from holdfast.wording.units import MINUTE_NS
 
 EVIDENCE_MAX = 16
 """How many of an incident's events are named. The loss of a node can bring thousands."""
@@ -59,8 +60,14 @@ class LedgerIncident(msgspec.Struct, kw_only=True):
 
 STEPPING = 31
 """A nature of time that has no category yet: work on a step."""
+SILENCES_MAX = 64
+"""How many silent stretches wait to be told what they were."""
 PIECES_MAX = 1_024
 """How many pieces of uncommitted time are held back, to bound the memory for a run that never commits."""
+
+START_NS_MAX = 30 * MINUTE_NS
+"""An attempt that reports nothing for longer than this is not taken to be starting all the time. Meta's cold
+starts at 98,000 GPUs take 15 minutes, and NCCL 3 more."""
 
 _STALLS = (Category.CHECKPOINT_STALL, Category.DATA_STALL)
 _WAITS = (*_STALLS, Category.CHECKS)
@@ -88,6 +95,18 @@ class Alarm(NamedTuple):
     onset_ns: int
     noticed_ns: int
     acted_ns: int | None = None
+
+
+class SilentStretch(NamedTuple):
+    """Time without a sign of work, until the attempt failed or its members began anew.
+
+    position: the last step that the run had then; 0 before its first. incident: what it failed of, if known.
+    """
+
+    pieces: list[Piece]
+    position: int
+    incident: int | None
+    failed: bool
 
 
 class RecordedPrice(NamedTuple):
@@ -119,6 +138,7 @@ class Accounts:
         self.nature: int = Category.IDLE
         self.is_up = False  # an attempt is running, so its time is held back
         self.pieces: list[Piece] = []
+        self.silences: list[SilentStretch] = []  # later events tell what they were
         self.open: int | None = None  # the incident that the run has not recovered from yet
         self.degraded: dict[str, int] = {}  # subject: the incident that makes steps slow
         self.absence: int | None = None  # the incident that cost the missing members
@@ -127,7 +147,7 @@ class Accounts:
         self._owned: set[int] = set()  # incidents that no copy shares
 
     def copy(self) -> "Accounts":
-        twin = copied(self, "prices", "pieces", "tally", "timeline", "incidents", "degraded")
+        twin = copied(self, "prices", "pieces", "silences", "tally", "timeline", "incidents", "degraded")
         # Both now share the incidents; either copies an incident before changing it.
         self._owned, twin._owned = set(), set()
         return twin
@@ -190,17 +210,21 @@ class Accounts:
     # -- deciding what held-back time was ------------------------------------------------------------
 
     def _released(self) -> list[Piece]:
-        """The held-back time, which is to be charged now. Drained GPUs that the attempt was told to have, and
-        for which no member came, were drained all along.
-        """
+        """All held-back time, which is to be charged now."""
         self.settle()
         pieces, self.pieces = self.pieces, []
+        return self._without_drained(pieces)
+
+    def _without_drained(self, pieces: list[Piece]) -> list[Piece]:
+        """These pieces without drained GPUs: if the attempt was told to have them, but no member came for
+        them, they were drained all along.
+        """
         there = self.shape.active + self.shape.missing + self.shape.joining
         for at, piece in enumerate(pieces):
             drained = min(piece.doubtful, piece.gpus - there)
             if drained > 0:
                 self._charge(Category.DRAINED, piece.from_ns, piece.to_ns, drained)
-                pieces[at] = piece._replace(gpus=piece.gpus - drained)
+                pieces[at] = piece._replace(gpus=piece.gpus - drained, doubtful=0)
         return pieces
 
     def take_work(self) -> tuple[list[Piece], Category | None]:
@@ -232,15 +256,16 @@ class Accounts:
             self.timeline.timed[-1] += 1
         return gpu_ns
 
-    def recount(self, key: int, gpu_ns: int, steps: int) -> None:
-        """This time under a key is that of so many steps, and not of one."""
+    def recount(self, key: int, gpu_ns: int, steps: int, incident: int | None) -> None:
+        """This time under a key, charged to this incident, is that of so many steps, and not of one."""
         told = measured(key)
         to = told.stage * STAGE + measured_key(told.normal, told.excess, work_bin(gpu_ns // steps))
-        self.tally.add(key, -gpu_ns, -1)
-        self.tally.add(to, gpu_ns, steps)
+        for tally in (self.tally, *(() if incident is None else (self.own(incident).tally,))):
+            tally.add(key, -gpu_ns, -1)
+            tally.add(to, gpu_ns, steps)
         self.timeline.move_latest(key, to, gpu_ns)
         if self.timeline.cuts is not None:
-            self.timeline.cuts.discard(key, to, gpu_ns, None, None)
+            self.timeline.cuts.discard(key, to, gpu_ns, incident, incident)
 
     def _add(self, key: int, pieces: list[Piece], gpu_ns: int, steps: int, incident: int | None) -> None:
         if not gpu_ns:
@@ -300,13 +325,48 @@ class Accounts:
             incident = self.own(self.open)
             incident.silence = incident.silence or (key, pieces[0].from_ns, pieces[-1].to_ns)
 
-    def disown_start(self) -> None:
-        """The attempt ended without a step, and nothing says that its time was spent on a start."""
+    def _take_silence(self, until_ns: int) -> list[Piece]:
+        """Take the time since the last sign of work, up to this moment."""
+        if self.nature not in _BEFORE_STEPS:
+            return []
         self.settle()
-        self.pieces = [
-            piece._replace(nature=Category.UNATTRIBUTED) if piece.nature in _BEFORE_STEPS else piece
-            for piece in self.pieces
-        ]
+        at = len(self.pieces)
+        while at and self.pieces[at - 1].nature in _BEFORE_STEPS:
+            at -= 1
+        silent, after = split_at(self.pieces[at:], until_ns)
+        self.pieces = self.pieces[:at] + after
+        return silent
+
+    def disown_silence(self, *, unless_short: bool) -> None:
+        """The attempt ended well: nothing says that it was starting since its last sign of work."""
+        for silence in self.silences:
+            if not silence.failed:
+                self.tell_silence(silence, was_start=None)
+        self.silences = [silence for silence in self.silences if silence.failed]
+        silent = self._take_silence(self.now_ns)
+        if not (unless_short and is_short(silent)):
+            silent = [piece._replace(nature=Category.UNATTRIBUTED) for piece in silent]
+        self.pieces += silent
+
+    def keep_silence(self, position: int, *, failed: bool) -> None:
+        """Later events will tell what the run did since its last sign of work. failed: the attempt did."""
+        silent = self._take_silence(self.now_ns if self.alarm is None else self.alarm.onset_ns)
+        if failed:
+            self.silences = [silence._replace(failed=True) for silence in self.silences]
+        if silent:
+            kept = SilentStretch(self._without_drained(silent), position, self.open, failed)
+            self.silences.append(kept)
+        if len(self.silences) > SILENCES_MAX:
+            self.tell_silence(self.silences.pop(0), was_start=None)
+
+    def tell_silence(self, silence: SilentStretch, *, was_start: bool | None) -> None:
+        """Charge this time as a start, or as not known; None: as a start if it was short."""
+        was_start = is_short(silence.pieces) if was_start is None else was_start
+        for piece in silence.pieces:
+            if was_start:
+                self._charge_pieces([piece], piece.nature, silence.incident)
+            else:
+                self._charge_pieces([piece], Category.UNATTRIBUTED)
 
     def stall(self, from_ns: int, to_ns: int) -> None:
         """Between these moments the GPUs waited for a checkpoint instead of working on the step."""
@@ -447,6 +507,11 @@ class Accounts:
 
     def onset(self, onset_ns: int | None) -> int:
         return self.now_ns if onset_ns is None else max(self.first_ns, min(onset_ns, self.now_ns))
+
+
+def is_short(silent: list[Piece]) -> bool:
+    """Whether all of this time can have been a start."""
+    return not silent or silent[-1].to_ns - silent[0].from_ns <= START_NS_MAX
 
 
 def split_at(pieces: list[Piece], at_ns: int) -> tuple[list[Piece], list[Piece]]:

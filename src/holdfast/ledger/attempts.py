@@ -13,7 +13,6 @@ from holdfast.ledger.membership import Membership
 from holdfast.ledger.progress import Disorder, StepProgress
 from holdfast.ledger.tally import AFTER_STEPS, IN_FLIGHT, LAUNCH
 from holdfast.record.events import MemberJoined, MemberLost, RunEnded, RunStarted, RunSubmitted
-from holdfast.wording.units import MINUTE_NS
 
 _AFTER_END: dict[str, int] = {
     "completed": Category.IDLE,
@@ -22,9 +21,6 @@ _AFTER_END: dict[str, int] = {
     "preempted": Category.QUEUED,
 }
 _NAMES = ("name", "team", "project", "cluster")
-START_NS_MAX = 30 * MINUTE_NS
-"""An attempt that reports nothing for longer than this is not taken to be starting all the time. Meta's cold
-starts at 98,000 GPUs take 15 minutes, and NCCL 3 more."""
 
 
 class Attempts:
@@ -67,7 +63,7 @@ class Attempts:
             accounts.settle()
             last_sign_ns = accounts.pieces[0].from_ns if accounts.pieces else None
             accounts.fail(event, "unexplained restart", last_sign_ns)
-            self._judge_start(failed=True)
+            self._keep_silence(failed=True)
             self._abandon(Category.DEAD_UNDETECTED)
         if accounts.open is not None:
             incident = accounts.own(accounts.open)
@@ -110,9 +106,12 @@ class Attempts:
             given_back=by_scheduler,
         )
         self._is_complete = event.outcome == "completed"
-        self._judge_start(failed=event.outcome == "failed")
+        if event.outcome != "failed" and not self._launch.is_phased:
+            # If it reported nothing since its start, it may have done all its work unheard.
+            accounts.disown_silence(unless_short=self._launch.is_heard)
         if event.outcome == "failed":
             accounts.fail(event, event.reason or "attempt failed")
+            self._keep_silence(failed=True)
             self._abandon(Category.DEAD_UNDETECTED)
         elif event.outcome == "completed":
             # The run waited for its last checkpoint; the remaining time is its shutdown.
@@ -134,20 +133,6 @@ class Attempts:
         self._launch = LaunchAttempt(size_gpus=self.members.size_gpus)
         self.members.start(0)
         self._reshape()
-
-    def _judge_start(self, *, failed: bool) -> None:
-        """The attempt is over. If it did no step, was all of its time a start?
-
-        An attempt that fails may have come no further, unless that took too long; of one that ended well,
-        and reported nothing in between, nothing is known.
-        """
-        accounts, launch = self.accounts, self._launch
-        accounts.settle()
-        if launch.stepped or launch.advanced or launch.is_phased or not accounts.pieces:
-            return
-        silent_ns = accounts.now_ns - accounts.pieces[0].from_ns
-        if silent_ns > START_NS_MAX or not (failed or launch.is_heard):
-            accounts.disown_start()
 
     def _name(self, event: RunSubmitted | RunStarted) -> None:
         for field in _NAMES:
@@ -187,6 +172,10 @@ class Attempts:
             else:
                 self.counts.starts += 1
         self._launch.is_last = False
+
+    def _keep_silence(self, *, failed: bool) -> None:
+        if not self._launch.is_phased:
+            self.accounts.keep_silence(self.progress.position or 0, failed=failed)
 
     def _abandon(self, beyond: Category) -> None:
         work = Category.STARTING if self._launch.is_warm else Category.DISCARDED
@@ -234,6 +223,8 @@ class Attempts:
             incident.members_lost += 1
             if incident.members_lost > 1 and incident.what == "member lost":
                 incident.subject = ""  # several members are gone, so no single name says what failed
+            self._keep_silence(failed=True)
             self._abandon(Category.DEAD_UNDETECTED)
+            self._launch.is_phased = False
             self.accounts.enter(Category.RECOVERING)
         self._reshape()

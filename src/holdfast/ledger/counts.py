@@ -65,8 +65,7 @@ class LaunchAttempt(msgspec.Struct):
     is_warm         no step was committed since the start, the load or the new generation
     knows_position  an event said which step it continues from
     stepped         a step was begun or committed
-    advanced        steps were done, whatever reported them
-    is_phased       the run said what it does, by a phase
+    is_phased       a phase says what the run does now
     is_heard        the run itself reported something
     grouped         its generation was opened, and no member of it was lost since
     leader          the subject of the last commit that moved the run on
@@ -81,7 +80,6 @@ class LaunchAttempt(msgspec.Struct):
     is_warm: bool = True
     knows_position: bool = False
     stepped: bool = False
-    advanced: bool = False
     is_phased: bool = False
     is_heard: bool = False
     grouped: bool = False
@@ -93,11 +91,14 @@ class LaunchAttempt(msgspec.Struct):
 
 
 class Opening(NamedTuple):
-    """The first step that was reported, counted as one step: its number, key and GPU-ns."""
+    """The first step that was reported, counted as one step: its number, key and GPU-ns, and the incident
+    that its excess was charged to.
+    """
 
     step: int
     key: int
     gpu_ns: int
+    incident: int | None
 
 
 _COSTS = ("size_bytes", "written_bytes", "stall_ns", "write_ns")

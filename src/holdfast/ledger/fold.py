@@ -94,16 +94,18 @@ class Fold(Attempts):
         """A copy with all time charged: work in flight as unattributed, rolled-back work as discarded."""
         twin = self.copy()
         accounts, debts = twin.accounts, twin.progress.debts
-        if accounts.is_up:
-            twin._judge_start(failed=True)
+        if accounts.is_up and not twin._launch.is_phased:
+            accounts.disown_silence(unless_short=True)
         accounts.dismiss(IN_FLIGHT)
+        for silence in accounts.silences:
+            accounts.tell_silence(silence, was_start=None)
         for lost in twin.progress.lost():
             bin_ = work_bin(lost.entry_gpu_ns // lost.entry_steps)
             stage_key = twin.stages.number_at(lost.entry) * STAGE
             useful = stage_key + measured_key(Category.USEFUL, lost.excess, bin_)
             discarded = stage_key + measured_key(Category.DISCARDED, lost.excess, bin_)
             accounts.tally.move(useful, discarded, lost.gpu_ns, lost.steps)
-            accounts.timeline.move_latest(useful, discarded, lost.gpu_ns)
+            spent_ns = accounts.timeline.move_latest(useful, discarded, lost.gpu_ns)
             if lost.incident is not None:
                 accounts.own(lost.incident).tally.add(useful, -lost.gpu_ns, -lost.steps)
             owed = next((incident for upto, incident in reversed(debts) if lost.last_step <= upto), None)
@@ -112,10 +114,7 @@ class Fold(Attempts):
             if owed is not None:
                 incident = accounts.own(owed)
                 incident.tally.add(discarded, lost.gpu_ns, lost.steps)
-                # When these steps were done is not kept. It took at least this long, before the rollback.
-                first_ns, last_ns = incident.spent or (incident.began_ns, incident.began_ns)
-                took_ns = -(-lost.gpu_ns // max(1, accounts.gpus_max))
-                incident.spend(max(accounts.first_ns, first_ns - took_ns), last_ns)
+                incident.spend(spent_ns, incident.began_ns)
         return twin
 
     def copy(self) -> "Fold":
@@ -153,6 +152,7 @@ class Fold(Attempts):
             # The same members as before: they could not go on, and all of them try again.
             accounts.fail(event, "generation broke")
             beyond = Category.DEAD_UNDETECTED
+        self._keep_silence(failed=False)
         self._abandon(beyond)
         self.disorder.forget()
         self._launch.begun_step = -1
@@ -168,6 +168,7 @@ class Fold(Attempts):
         self._reshape()
         launch = self._launch
         launch.is_warm, launch.leader, launch.loaded, launch.grouped = True, None, None, True
+        launch.is_phased = False
         launch.knows_position = event.step is not None
         if event.step is not None:
             self._resume_after(event.step, event)
@@ -280,17 +281,19 @@ class Fold(Attempts):
             opening, self._opening = self._opening, None
             if opening is not None and steps > 1 and progress.entry == OPENING_ENTRIES:
                 self._count_opening(opening, steps, gpu_ns)
-            if is_first and step > 1 and gpu_ns and blamed is None and excess == Category.STARTING:
+            if is_first and step > 1 and gpu_ns and excess in (Category.STARTING, Category.RECOVERING):
                 key = accounts.stage_key + measured_key(Category.USEFUL, excess, work_bin(gpu_ns))
-                self._opening = Opening(step, key, gpu_ns)
+                self._opening = Opening(step, key, gpu_ns, blamed)
         progress.position = step
         progress.settle()
         stage = self.stages.current
         if stage.step_ns is not None and stage.step_gpus is None:
             stage.step_gpus = accounts.shape.active or None
-        self._segment_steps = steps
         self._is_complete = False
-        launch.is_warm, launch.advanced = False, True
+        launch.is_warm = False
+        if accounts.silences and self._opening is None:
+            self._tell_silences(step - 1, is_certain=False)
+        self._segment_steps = steps
         accounts.recover()
         if accounts.nature != STEPPING:
             accounts.enter(STEPPING)
@@ -307,7 +310,7 @@ class Fold(Attempts):
             if steps * gpu_ns > OPENING_PACE_MAX * opening.gpu_ns * every:
                 steps = 1
         if steps > 1:
-            self.accounts.recount(opening.key, opening.gpu_ns, steps)
+            self.accounts.recount(opening.key, opening.gpu_ns, steps, opening.incident)
             self.progress.begin_from(opening.step - steps)
         if steps < opening.step:
             self.opening_short = opening
@@ -330,6 +333,8 @@ class Fold(Attempts):
     def _resume_after(self, step: int, event: AnyEvent) -> None:
         """The run goes on from the step after this one."""
         position, accounts = self.progress.position, self.accounts
+        if accounts.silences:
+            self._tell_silences(step, is_certain=True)
         self._launch.begun_step = -1
         if position is None or step > position:
             self.progress.jump(step)
@@ -345,6 +350,20 @@ class Fold(Attempts):
             assert accounts.open is not None
             accounts.own(accounts.open).steps_rolled_back += position - step
             self.progress.roll_back(step, accounts.open)
+
+    def _tell_silences(self, after: int, *, is_certain: bool) -> None:
+        """The run goes on after this step. Attempts that failed in silence when it had come as far brought
+        nothing; if it goes on from further, they may have done those steps. is_certain: the record says that
+        it goes on from there.
+        """
+        accounts, first, saved_step = self.accounts, self.progress.first_step, self.saves.last_step or 0
+        silences, accounts.silences = accounts.silences, []
+        for silence in silences:
+            reached = after if silence.position >= first else first - 1
+            is_start = not silence.failed or reached < max(
+                silence.position + self._segment_steps, saved_step + 1
+            )
+            accounts.tell_silence(silence, was_start=is_start or (False if is_certain else None))
 
     # -- checkpoints and phases ----------------------------------------------------------------------
 
@@ -414,6 +433,7 @@ class Fold(Attempts):
         self._abandon(Category.STARTING)
         self.accounts.enter(Category.STARTING if self._reports_steps else STEPPING)
         launch.is_warm = launch.knows_position = True
+        launch.is_phased = False
 
     def _phase(self, event: events.PhaseEntered) -> None:
         if event.subject not in ("", event.run):

@@ -142,16 +142,18 @@ class Timeline:
             bucket[key] = bucket.get(key, 0) + (edge_ns - from_ns) * gpus
             from_ns = edge_ns
 
-    def move_latest(self, key: int, to: int, gpu_ns: int) -> None:
-        """Move the latest `gpu_ns` added under `key` to another key."""
-        for bucket in reversed(self.buckets):
+    def move_latest(self, key: int, to: int, gpu_ns: int) -> int:
+        """Move the latest `gpu_ns` added under `key` to another key. Return since when they were spent."""
+        number = len(self.buckets)
+        while gpu_ns and number:
+            number -= 1
+            bucket = self.buckets[number]
             part = min(gpu_ns, bucket.get(key, 0))
             if part:
                 bucket[key] -= part
                 bucket[to] = bucket.get(to, 0) + part
                 gpu_ns -= part
-            if not gpu_ns:
-                return
+        return self.origin_ns + (number << self.width_log2)
 
     def keep_cuts(self, cuts: Cuts) -> None:
         """From now on, add to these cuts as well."""
