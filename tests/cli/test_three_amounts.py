@@ -7,12 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import wording
+from holdfast.economics.finance.statement import Finance
 from holdfast.record.events import (
+    ActionTaken,
     AnyEvent,
+    CheckpointLoaded,
+    CheckpointSaved,
     CostRate,
+    GenerationOpened,
+    MemberJoined,
+    MemberLost,
+    PhaseEntered,
     ReferenceDeclared,
     RunEnded,
     RunStarted,
@@ -20,6 +29,7 @@ from holdfast.record.events import (
     encode,
 )
 from holdfast.wording.units import HOUR_NS, MINUTE_NS
+from tests.economics.finance.shown import assert_three
 
 pytestmark = pytest.mark.slow
 
@@ -50,6 +60,12 @@ class Lines:
             self.tell((step + 1) / 60, StepCommitted, step=step)
         return self
 
+    def stepping(self, hours: float, *, first: int, last: int) -> "Lines":
+        """Steps of a minute from this moment on."""
+        for number, step in enumerate(range(first, last + 1), 1):
+            self.tell(hours + number / 60, StepCommitted, step=step)
+        return self
+
     def end(self) -> "Lines":
         return self.tell(10, RunEnded, outcome="completed")
 
@@ -60,31 +76,36 @@ def taken_in(holdfast: Holdfast, folder: Path, *runs: Lines) -> None:
     assert holdfast("import", folder / "runs.jsonl").code == 0
 
 
-def asked(holdfast: Holdfast, run: str) -> dict[str, tuple[int, int, int]]:
-    """The three amounts, in GPU-nanoseconds, from every verb that reads the record of this run."""
+def asked(holdfast: Holdfast, run: str, *when: str) -> dict[str, tuple[int, int, int]]:
+    """The three amounts, in GPU-nanoseconds, from every verb that reads the record of this run.
+
+    when: the options that name a window, the same for all.
+    """
     found = {}
     for verb in ("report", "cost"):
-        split = holdfast(verb, run, "--json").json["split"]
+        split = holdfast(verb, run, *when, "--json").json["split"]
         found[verb] = split["useful_gpu_ns"], split["lost_gpu_ns"], split["unknown_gpu_ns"]
-    finance = holdfast("finance", "--run", run, "--json").json
+    told = holdfast("finance", "--run", run, *when, "--json")
+    finance = told.json
     found["finance"] = tuple(finance[name]["gpu_ns"] for name in ("useful", "waste", "unknown"))
-    sums = {"useful": 0, "unexplained": 0, "": 0}
-    for row in csv.DictReader(io.StringIO(holdfast("finance", "--run", run, "--csv", "-").out)):
+    sums = {"useful": 0, "unexplained": 0, "accrued": 0, "": 0}
+    for row in csv.DictReader(io.StringIO(holdfast("finance", "--run", run, *when, "--csv", "-").out)):
         cause = row["x_Cause"] if row["x_Cause"] in sums else ""
         sums[cause] += round(float(row["ConsumedQuantity"]) * HOUR_NS)
     found["invoice"] = sums["useful"], sums[""], sums["unexplained"]
+    assert sums["accrued"] == pytest.approx(finance["accrued"]["gpu_ns"], abs=10**6)
     paid_gpu_ns = sum(found["report"])
     said = wording.Amounts(paid_gpu_ns).three(*found["report"])
     pages = {
-        "report": holdfast("report", run).out,
-        "cost": holdfast("cost", run).out,
-        "page": html.unescape(holdfast("report", run, "--html", "-").out),
+        "report": holdfast("report", run, *when).out,
+        "cost": holdfast("cost", run, *when).out,
+        "page": html.unescape(holdfast("report", run, *when, "--html", "-").out),
     }
     for page, text in pages.items():
         assert said in text, page
-    drawn = html.unescape(holdfast("finance", "--run", run, "--html", "-").out)
-    for name in ("useful", "waste", "unknown"):
-        assert wording.usd(finance[name]["usd"]) in drawn
+    printed = holdfast("finance", "--run", run, *when).out
+    drawn = holdfast("finance", "--run", run, *when, "--html", "-").out
+    assert_three(msgspec.json.decode(told.out, type=Finance), printed, drawn)
     return found
 
 
@@ -122,7 +143,44 @@ def test_a_real_record_and_a_simulated_one_agree_with_all_that_reads_them(
     useful, lost, unknown = (round(_middle(policy[name]) * HOUR_NS) for name in names)
     found["simulate"] = useful, lost, unknown
     agree(found)
-    assert wording.Amounts(sum(found["report"])).three(*found["report"]) in holdfast(*simulated).out
+    three = wording.Amounts(sum(found["report"])).three(*found["report"])
+    assert three in holdfast(*simulated).out
+    assert three in html.unescape(holdfast(*simulated, "--html", "-").out)
+
+
+def test_a_run_with_all_that_may_happen_has_the_same_three_amounts_everywhere(
+    holdfast: Holdfast, tmp_path: Path
+) -> None:
+    """Members, a drained node, a rollback, a silent attempt that failed, two months; and it goes on."""
+    run = Lines("stormy", "a").tell(0, ReferenceDeclared, step_ns=MINUTE_NS)
+    for member in ("a", "b"):
+        run.tell(0, MemberJoined, subject=member, node=f"node-{member}", gpus=GPUS // 2)
+    run.tell(0.1, GenerationOpened, generation=1, members=("a", "b"), step=0)
+    run.stepping(0.1, first=0, last=120).tell(2.2, CheckpointSaved, step=60)
+    run.tell(2.5, MemberLost, subject="b", reason="exit code 1")
+    run.tell(2.6, MemberJoined, subject="c", node="node-c", gpus=GPUS // 2)
+    run.tell(2.6, GenerationOpened, generation=2, members=("a", "c"), step=60)
+    run.tell(2.7, CheckpointLoaded, step=60).stepping(2.7, first=61, last=150)
+    run.tell(4.5, ActionTaken, subject="node-c", action="drain", gpus=GPUS // 2)
+    run.tell(4.6, RunEnded, outcome="failed")
+    run.tell(5, RunStarted, gpus=GPUS).tell(7, RunEnded, outcome="failed", reason="NCCL init timeout")
+    run.tell(8, RunStarted, gpus=GPUS).tell(8.2, CheckpointLoaded, step=60)
+    run.stepping(8.2, first=61, last=200).tell(700, RunStarted, gpus=GPUS)
+    run.stepping(701, first=201, last=400).tell(746, PhaseEntered, phase="eval")
+    taken_in(holdfast, tmp_path, run)
+    as_of = ("--as-of", "2026-11-01T12:00:00Z")
+    found = asked(holdfast, "stormy", *as_of)
+    agree(found)
+    assert all(found["report"])
+    told = holdfast("finance", *as_of, "--json").json
+    assert told["accrued"]["gpu_ns"] == 10 * GPUS * HOUR_NS
+    parts = [asked(holdfast, "stormy", *as_of, "--month", month) for month in ("2026-10", "2026-11")]
+    for part in parts:
+        agree(part)
+    sums = tuple(map(sum, zip(*(part["report"] for part in parts), strict=True)))
+    assert sums == found["report"]
+    last = (*as_of, "--from", "2026-11-01T03:00:00Z")
+    assert holdfast("cost", "stormy", *last, "--json").json["paid_gpu_hours"] == 0  # all of it is accrued
 
 
 def _middle(spread: dict[str, float] | float) -> float:

@@ -40,6 +40,7 @@ SPARE_NODES = LLAMA3.practice.spare_nodes
 DAYS = 54
 PRICE_USD = 4.0
 PAID_GPU_HOURS = (GPUS + 8 * SPARE_NODES) * DAYS * 24
+UNKNOWN_GPU_HOURS = 100_000
 
 OWN_RATES: dict[Kind, float] = {"crash": 20, "hang": 5, "gray": 9, "planned": 3}
 OWN_HAZARDS = Hazards(
@@ -127,8 +128,9 @@ class Page(HTMLParser):
 def played(policy: str, seed: int) -> Figures:
     """A run made up: later seeds lose a little more."""
     lost = {key: hours * (100 + seed) // 101 for key, hours in LOSSES[policy].items()}
-    useful = PAID_GPU_HOURS - sum(lost.values())
-    partition = {category.key: 0 for category in Category} | lost | {"useful": useful}
+    useful = PAID_GPU_HOURS - sum(lost.values()) - UNKNOWN_GPU_HOURS
+    partition = {category.key: 0 for category in Category} | lost
+    partition |= {"useful": useful, "unattributed": UNKNOWN_GPU_HOURS}
     return Figures(
         policy=policy,
         seed=seed,
@@ -138,12 +140,12 @@ def played(policy: str, seed: int) -> Figures:
         steps=640_000 - seed,
         rolled_back_steps=0,
         effective_time=useful / (PAID_GPU_HOURS - lost["spare"]),
-        goodput=useful / PAID_GPU_HOURS,
+        goodput=useful / (PAID_GPU_HOURS - UNKNOWN_GPU_HOURS),
         paid_gpu_hours=PAID_GPU_HOURS,
         useful_gpu_hours=useful,
-        unknown_gpu_hours=0,
-        lost_gpu_hours=PAID_GPU_HOURS - useful,
-        cost_usd=PRICE_USD * (PAID_GPU_HOURS - useful),
+        unknown_gpu_hours=UNKNOWN_GPU_HOURS,
+        lost_gpu_hours=sum(lost.values()),
+        cost_usd=PRICE_USD * sum(lost.values()),
         partition={key: hours * HOUR_NS for key, hours in partition.items()},
         is_exact=True,
     )
@@ -216,14 +218,24 @@ def test_every_loss_has_its_category_and_colour_and_they_sum(many: Comparison) -
     section = Page(page).section("Where the lost GPU-hours go", "Interruptions, and how many")
     for category in Category:
         hours = [one.partition_gpu_hours[category.key] for one in many.policies]
-        is_shown = category != Category.USEFUL and any(hours)
+        is_shown = category.key not in ("useful", "unattributed") and any(hours)
         row = f"{category.meaning} {' '.join(f'{value:,.0f}' for value in hours)}"
         assert (row in section) is is_shown
         assert (f'<rect class="mark c-{category.key}"' in page) is is_shown
     sums = [
-        sum(one.partition_gpu_hours.values()) - one.partition_gpu_hours["useful"] for one in many.policies
+        sum(hours for key, hours in one.partition_gpu_hours.items() if key not in ("useful", "unattributed"))
+        for one in many.policies
     ]
     assert f"Lost {' '.join(f'{value:,.0f}' for value in sums)}" in section
+
+
+def test_every_policy_has_its_three_amounts(many: Comparison) -> None:
+    section = Page(render(many)).section("Where the lost GPU-hours go", "Interruptions")
+    for one in many.policies:
+        useful, lost = one.partition_gpu_hours["useful"], one.lost_gpu_hours_mean
+        assert useful + lost + UNKNOWN_GPU_HOURS == pytest.approx(PAID_GPU_HOURS)
+        three = f"Of all: {useful:,.0f} GPU-hours useful, {lost:,.0f} lost, {UNKNOWN_GPU_HOURS:,} not known."
+        assert three in section
 
 
 def test_bars_have_one_scale_and_are_as_long_as_the_losses(many: Comparison) -> None:
@@ -232,13 +244,15 @@ def test_bars_have_one_scale_and_are_as_long_as_the_losses(many: Comparison) -> 
         max(float(x) + float(width) for x, width in re.findall(r'x="([\d.]+)%" width="([\d.]+)%"', strip))
         for strip in strips
     ]
-    lost = [PAID_GPU_HOURS - one.partition_gpu_hours["useful"] for one in many.policies]
+    paid = PAID_GPU_HOURS - UNKNOWN_GPU_HOURS
+    lost = [paid - one.partition_gpu_hours["useful"] for one in many.policies]
     assert ends == pytest.approx([100 * value / max(lost) for value in lost], abs=BAR_PERCENT_MIN)
 
 
 def test_all_figures_are_there_in_one_unit_a_row(many: Comparison) -> None:
     section = Page(render(many)).section("All figures", "Assumptions and sources")
     saved = [one.saved_usd for one in many.policies]
+    assert f"Not known, GPU-hours steps that the end cuts off {UNKNOWN_GPU_HOURS:,} " in section
     assert f"Paid, million GPU-hours the job’s nodes and the spares {PAID_GPU_HOURS / 1e6:.2f} " in section
     assert saved[1].p50 < 0 < saved[2].p10
     assert (

@@ -8,10 +8,8 @@ from rich.table import Column, Table
 from holdfast import wording
 from holdfast.cli.tables import table
 from holdfast.cli.terminal import printable
-from holdfast.ledger.categories import Category
 from holdfast.ledger.split import LOSSES
 from holdfast.twin.sweep import Comparison, Spread, Summary
-from holdfast.wording.units import HOUR_NS
 
 LOSSES_SHOWN_MAX = 5
 """How many of a policy's largest losses are shown; `--json` has all."""
@@ -30,7 +28,7 @@ def show(compared: Comparison) -> None:
     console.print(f"Expected at its failure rates: {expected} interruptions\n", markup=False, soft_wrap=True)
     console.print(_table(compared), "")
     for summary in compared.policies:
-        console.print(f"{summary.policy}: {_three(summary)}.", markup=False, soft_wrap=True)
+        console.print(f"{summary.policy}: {summary.three}.", markup=False, soft_wrap=True)
         console.print(f"{summary.policy} loses most to {_losses(summary)}.", markup=False, soft_wrap=True)
     console.print()
     if compared.is_exact:
@@ -84,15 +82,6 @@ def compact(value: float) -> str:
         if abs(value) >= size:
             return f"{wording.number(value / size, 3)} {unit}"
     return wording.number(value, 3)
-
-
-def _three(summary: Summary) -> str:
-    """What was paid for, the mean of the runs: useful, lost and not known."""
-    parts = summary.partition_gpu_hours
-    lost = sum(parts[category.key] for category in LOSSES)
-    hours = parts[Category.USEFUL.key], lost, parts[Category.UNATTRIBUTED.key]
-    useful, lost_gpu_ns, unknown = (round(part * HOUR_NS) for part in hours)
-    return wording.Amounts(useful + lost_gpu_ns + unknown).three(useful, lost_gpu_ns, unknown)
 
 
 def _losses(summary: Summary) -> str:

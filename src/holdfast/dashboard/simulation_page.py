@@ -44,7 +44,7 @@ _FIGURES = (
     _Figure("goodput", "Useful", "of what is known", "%"),
     _Figure("paid_gpu_hours", "Paid", "the job’s nodes and the spares", "GPU-hours"),
     _Figure("useful_gpu_hours", "Useful", "in steps that count", "GPU-hours"),
-    _Figure("lost_gpu_hours", "Lost", "paid for and not useful", "GPU-hours"),
+    _Figure("lost_gpu_hours", "Lost", "known not to be useful", "GPU-hours"),
     _Figure("unknown_gpu_hours", "Not known", "steps that the end cuts off", "GPU-hours"),
     _Figure("cost_usd", "Lost", "what these GPU-hours cost", MONEY),
     _Figure("saved_gpu_hours", "Saved", "against the first policy", "GPU-hours"),
@@ -62,6 +62,7 @@ def render(compared: Comparison) -> str:
     best, expected = _best(compared), _expected_interruptions(compared)
     reported = {figure.name: figure for figure in compared.reported}
     others = [one for one in compared.policies if one.policy != best.policy]
+    most_lost = max(one.lost_gpu_hours_mean for one in compared.policies)
     paid_gpu_hours = max(one.paid_gpu_hours.p90 for one in compared.policies)
     return _template().render(
         version=__version__,
@@ -79,7 +80,7 @@ def render(compared: Comparison) -> str:
         interrupted=simulation_charts.axis_of_counts(
             [expected, *(one.interruptions for one in compared.policies)]
         ),
-        bars=[_bar(one, max(map(_lost_gpu_hours, compared.policies))) for one in compared.policies],
+        bars=[_bar(one, most_lost) for one in compared.policies],
         rows=[_row(figure, compared.policies) for figure in _FIGURES],
         lost=[c for c in LOSSES if any(one.partition_gpu_hours[c.key] for one in compared.policies)],
         inexact=[one.policy for one in compared.policies if not one.is_exact],
@@ -99,7 +100,7 @@ def _best(compared: Comparison) -> Summary:
 
 def _bar(policy: Summary, whole_gpu_hours: float) -> dict[str, object]:
     """The losses of a policy, as the mean of its runs. share: of the paid GPU-hours."""
-    lost = _lost_gpu_hours(policy)
+    lost = policy.lost_gpu_hours_mean
     parts = {category.key: _gpu_ns(policy.partition_gpu_hours[category.key]) for category in LOSSES}
     return {
         "policy": policy,
@@ -116,10 +117,6 @@ def _largest(policy: Summary, lost_gpu_hours: float) -> str:
     shares = [(c.label, policy.partition_gpu_hours[c.key] / (lost_gpu_hours or 1.0)) for c in losses]
     named = [(label, share) for label, share in shares if share >= LOSS_SHARE_NAMED_MIN]
     return ", ".join(f"{label} {wording.percent(share)}" for label, share in named[:LOSSES_NAMED_MAX])
-
-
-def _lost_gpu_hours(policy: Summary) -> float:
-    return sum(policy.partition_gpu_hours[category.key] for category in LOSSES)
 
 
 def _gpu_ns(gpu_hours: float) -> int:

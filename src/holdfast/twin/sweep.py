@@ -9,10 +9,12 @@ import msgspec
 import numpy as np
 
 from holdfast.ledger.categories import Category
+from holdfast.ledger.split import LOSSES
 from holdfast.twin.policies import Policy
 from holdfast.twin.presets import ReportedFigure
 from holdfast.twin.simulation import simulate
 from holdfast.twin.study import Study
+from holdfast.wording import Amounts
 from holdfast.wording.units import HOUR_NS
 
 QUANTILES = (10, 50, 90)
@@ -115,6 +117,19 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     saved_usd: Spread
     partition_gpu_hours: dict[str, float]
     is_exact: bool
+
+    @property
+    def lost_gpu_hours_mean(self) -> float:
+        return sum(self.partition_gpu_hours[category.key] for category in LOSSES)
+
+    @property
+    def three(self) -> str:
+        """What was paid for, the mean of the runs: useful, lost and not known."""
+        useful, unknown = (
+            self.partition_gpu_hours[one.key] for one in (Category.USEFUL, Category.UNATTRIBUTED)
+        )
+        parts = [round(hours * HOUR_NS) for hours in (useful, self.lost_gpu_hours_mean, unknown)]
+        return Amounts(sum(parts)).three(*parts)
 
 
 _SPREAD = [name for name, kind in Summary.__annotations__.items() if kind is Spread and "saved" not in name]

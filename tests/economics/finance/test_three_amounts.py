@@ -36,6 +36,7 @@ from holdfast.record.events import (
     StepCommitted,
 )
 from holdfast.wording.units import HOUR_NS, MINUTE_NS
+from tests.economics.finance.shown import assert_three
 
 HISTORIES = 150
 RUNS_MAX = 3
@@ -233,9 +234,4 @@ def test_what_is_printed_and_drawn_says_the_same_three(seed: int, capsys: pytest
         assert capsys.readouterr().out.count(three) == 2
         assert three in html.unescape(page.render(found))
     finance_text.show(told)
-    printed, drawn = capsys.readouterr().out, html.unescape(finance_page.render(told))
-    for label, amount in (("Useful training", told.useful), ("Not known", told.unknown)):
-        cell = wording.usd_cell(amount.usd, told.spend.usd)
-        row = next((line for line in printed.splitlines() if line.startswith(label)), "")
-        assert cell in row or not amount.gpu_ns
-        assert wording.usd(amount.usd) in drawn
+    assert_three(told, capsys.readouterr().out, finance_page.render(told))

@@ -122,13 +122,14 @@ class _Pricing:
     def __init__(self, report: Report, prices: Prices) -> None:
         self.report = report
         pricing = Pricing(report, prices)
-        self.charges = [charge for charge in pricing.charges() if ACCRUED not in charge.parts]
-        latest = self.charges[-1].price
+        every = pricing.charges()
+        self.charges = [charge for charge in every if ACCRUED not in charge.parts]
+        latest = (self.charges or every)[-1].price  # a window may have nothing but accrued time
         self.prices = msgspec.structs.replace(prices, usd_per_gpu_hour=latest)
         self.day = self.prices.day_of_delay(report.gpus)
         self.remarks = (
             *_remarks(report, prices, pricing.overruled()),
-            *price_changes([pricing.charges()], prices.currency),
+            *price_changes([every], prices.currency),
             *_estimates(report, pricing),
         )
 
