@@ -311,3 +311,39 @@ def test_a_fault_after_hours_of_silence_is_charged_with_what_the_silence_brought
     assert "unattributed" not in told
     assert told["starting"] == 100 * 5 * HOUR_S
     assert told["localising"] == 100 * 10
+
+
+@pytest.mark.parametrize("every", [1, 100])
+def test_work_that_is_lost_before_the_second_line_is_measured_by_the_lines_that_follow(
+    story: Any, every: int
+) -> None:
+    """How many steps a line stands for is known from the second one on."""
+    story.tell(RunStarted, gpus=8)
+    story.wait(20 + 10 * every)
+    story.tell(StepCommitted, step=every)
+    story.wait(5 * every).tell(RunEnded, outcome="failed")
+    story.wait(60).tell(RunStarted, gpus=8)
+    story.wait(20).tell(CheckpointLoaded, step=every)
+    story.wait(10 * every)
+    lines(story, 2 * every, 11 * every, every)
+    told = story.gpu_s()
+    assert told["discarded"] == 8 * 5 * every
+    assert told.get("dead_undetected", 0) == 0
+    assert told["starting"] == 8 * 40
+
+
+def test_many_steps_before_the_first_line_are_an_assumption_that_is_said(story: Any) -> None:
+    story.tell(RunStarted, gpus=8)
+    story.wait(1200 + 100)
+    lines(story, 1010 // 10, 200, 10)
+    (said,) = [remark for remark in story.report().remarks if "first step that was reported" in remark]
+    assert "is step 101, and the next ones are 10 apart" in said
+    assert "15 min 10 s of which no line tells" in said
+    assert "checkpoint.loaded" in said
+
+
+def test_one_interval_before_the_first_line_is_what_the_log_says(story: Any) -> None:
+    story.tell(RunStarted, gpus=8)
+    story.wait(20 + 1000)
+    lines(story, 99, 999, 100)
+    assert not any("first step that was reported" in remark for remark in story.report().remarks)

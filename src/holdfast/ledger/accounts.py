@@ -284,8 +284,11 @@ class Accounts:
         """Charge held-back time as it looks, since no later event will explain it; steps as `work`, a key."""
         self._charge_as_it_was(self._released(), work)
 
-    def abandon(self, *, steps: int, work: Category, beyond: Category, in_flight: bool = True) -> None:
+    def abandon(
+        self, *, steps: int, work: Category, beyond: Category, in_flight: bool = True
+    ) -> tuple[int, ...]:
         """The attempt failed: charge its uncommitted work as `work`. in_flight: whether there may be any.
+        Return the keys of work that was taken to be no more than `steps`.
 
         If a fault sounded the alarm, the run was dead from the onset, localising from when the fault was
         noticed, and recovering from the first action. Without an onset, the run can have worked or waited
@@ -303,17 +306,19 @@ class Accounts:
                 pieces, dead = split_at(pieces, alarm.onset_ns)
                 self._charge_pieces(dead, Category.DEAD_UNDETECTED, self.open)
                 self._charge_lost(pieces, work)
-                return
+                return ()
+        bounded = ()
         if pieces and pieces[-1].nature in _WAITS and pieces[-1].nature == self.nature:  # it never ended
             pieces, waited = split_off_last(pieces)
-            self._lose(waited, steps, Category(waited[0].nature), beyond)
-        steps = steps if in_flight else 0
-        self._lose([piece for piece in pieces if piece.nature == STEPPING], steps, work, beyond)
+            bounded = (self._lose(waited, steps, Category(waited[0].nature), beyond),)
+        worked = [piece for piece in pieces if piece.nature == STEPPING]
+        key = self._lose(worked, steps if in_flight else 0, work, beyond)
         self._charge_lost([piece for piece in pieces if piece.nature != STEPPING], work)
+        return (*bounded, key) if in_flight else bounded
 
-    def _lose(self, pieces: list[Piece], steps: int, work: Category, beyond: Category) -> None:
-        """Charge lost work. Each loss has its own bin: averaged with a loss of less than `steps`, a longer
-        one would seem not to exceed them.
+    def _lose(self, pieces: list[Piece], steps: int, work: Category, beyond: Category) -> int:
+        """Charge lost work, and return its key. Each loss has its own bin: averaged with a loss of less than
+        `steps`, a longer one would seem not to exceed them.
         """
         self._losses += 1
         for piece in pieces:
@@ -324,6 +329,7 @@ class Accounts:
         if gpu_ns and self.open is not None and beyond == Category.DEAD_UNDETECTED:
             incident = self.own(self.open)
             incident.silence = incident.silence or (key, pieces[0].from_ns, pieces[-1].to_ns)
+        return key
 
     def _take_silence(self, until_ns: int) -> list[Piece]:
         """Take the time since the last sign of work, up to this moment."""

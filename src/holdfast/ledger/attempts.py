@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from holdfast.ledger.accounts import Accounts
 from holdfast.ledger.categories import Category
-from holdfast.ledger.counts import SCHEDULERS, Counts, Declared, Gap, Gaps, LaunchAttempt
+from holdfast.ledger.counts import SCHEDULERS, Counts, Declared, Gap, Gaps, LaunchAttempt, Opening
 from holdfast.ledger.membership import Membership
 from holdfast.ledger.progress import Disorder, StepProgress
 from holdfast.ledger.tally import AFTER_STEPS, IN_FLIGHT, LAUNCH
@@ -42,6 +42,7 @@ class Attempts:
         self._is_bare = True  # only commits, starts and ends were reported
         self._written_ns = (0, 0)  # begin and end of the last background checkpoint write
         self._segment_steps = 1  # steps in the last commit: 1, or a checkpoint's interval
+        self._opening: Opening | None = None  # the run's first step, until the next one is reported
 
     def _submitted(self, event: RunSubmitted) -> None:
         self._name(event)
@@ -182,12 +183,14 @@ class Attempts:
         position, begun_step = self.progress.position, self._launch.begun_step
         # If the run reports when steps begin, and none had begun, no work was lost.
         in_flight = position is None or not 0 <= begun_step <= position
-        self.accounts.abandon(
+        bounded = self.accounts.abandon(
             steps=self._segment_steps,
             work=work if in_flight else beyond,
             beyond=beyond,
             in_flight=in_flight,
         )
+        if self._opening is not None:
+            self._opening = self._opening._replace(losses=(*self._opening.losses, *bounded))
 
     def _reshape(self) -> None:
         self.accounts.reshape(self.members.shape())

@@ -92,13 +92,24 @@ class LaunchAttempt(msgspec.Struct):
 
 class Opening(NamedTuple):
     """The first step that was reported, counted as one step: its number, key and GPU-ns, and the incident
-    that its excess was charged to.
+    that its excess was charged to. losses: keys of work lost since, of no more than one step as far as known.
     """
 
     step: int
     key: int
     gpu_ns: int
     incident: int | None
+    losses: tuple[int, ...] = ()
+
+
+class AssumedOpening(NamedTuple):
+    """Steps that were taken to be done before the first one that was reported: since which step the run
+    reports, one step in how many, and how long those took that no other line makes likely.
+    """
+
+    step: int
+    every: int
+    duration_ns: int
 
 
 _COSTS = ("size_bytes", "written_bytes", "stall_ns", "write_ns")

@@ -15,6 +15,7 @@ from holdfast.ledger.categories import Category
 from holdfast.ledger.copies import copied
 from holdfast.ledger.counts import (
     SCHEDULERS,
+    AssumedOpening,
     HeldUp,
     MovedBytes,
     MovedFor,
@@ -66,8 +67,8 @@ class Fold(Attempts):
         self.saves = Saves()
         self.dangers = Dangers()
         self.skipped: dict[int, int] = {}  # number of lanes that no member computed, by step
-        self._opening: Opening | None = None  # the run's first step, until the next one is reported
         self.opening_short: Opening | None = None  # if steps before it are not known to be of this run
+        self.opening_assumed: AssumedOpening | None = None  # if many were taken to be
         self._calm = False  # see `_is_calm`
         self._useful_step = _USEFUL_STEP  # the key of a useful step, without its bin
         self._reports_steps = False
@@ -314,6 +315,11 @@ class Fold(Attempts):
             self.progress.begin_from(opening.step - steps)
         if steps < opening.step:
             self.opening_short = opening
+        elif steps > every:
+            took_ns = (steps - every) * gpu_ns // every // (self.accounts.shape.active or 1)
+            self.opening_assumed = AssumedOpening(opening.step, every, took_ns)
+        for key in opening.losses:
+            self.accounts.tally.add(key, 0, every - 1)
 
     def _redo(self, pieces: list[Piece], again: int, steps: int, excess: Category) -> list[Piece]:
         """Charge repeated steps to the incidents that rolled them back. Return the rest of the work."""

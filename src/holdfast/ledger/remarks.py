@@ -181,6 +181,13 @@ def _of_counters(fold: Fold) -> Iterator[str]:
             "steps before it: the run went on from a checkpoint, and nothing says from which. What is called "
             "starting may hold steps. Record checkpoint.loaded with its step."
         )
+    if (assumed := fold.opening_assumed) is not None:
+        yield (
+            f"The first step that was reported is step {assumed.step:,}, and the next ones are "
+            f"{assumed.every:,} apart. Nothing was loaded and there was time for all the steps before it, so "
+            f"they count as useful: {wording.duration(assumed.duration_ns)} of which no line tells. If the run "
+            "went on from a checkpoint, that was its start. Record checkpoint.loaded with its step."
+        )
     if counts.begun_again:
         times = wording.times(counts.begun_again)
         yield (
