@@ -47,7 +47,9 @@ def _incident(console: Console, cost: layers.IncidentCost) -> None:
     what = f"{cost.what} ({cost.subject})" if cost.subject else cost.what
     incident = wording.run_label(cost.run, cost.run_name, part=f"/{cost.name}")
     console.print(Text("Incident ", style="bold").append(_named(f"{incident}: {what}")))
-    lasted = wording.duration(cost.ended_ns - cost.began_ns) + ("" if cost.over else " so far")
+    lasted = wording.duration(cost.ended_ns - cost.began_ns) + (
+        "" if cost.over or cost.is_cut_off else " so far"
+    )
     when = wording.span(cost.began_ns, cost.ended_ns)
     console.print(f"{when}, {lasted}, {wording.many(cost.gpus, 'GPU')}\n")
     lost = wording.resting(f"{wording.rough(cost.stack.lost_gpu_hours)} GPU-hours", cost.stack.basis)

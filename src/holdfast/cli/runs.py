@@ -95,4 +95,6 @@ def _outcome(one: Listed, now_ns: int) -> str:
     """The outcome in a word; for a run without an end, the age of its last event."""
     if one.ended is not None:
         return one.ended.outcome
+    if one.is_cut_off:
+        return "log ends"
     return "running" if now_ns - one.last_ns < RUNNING_NS_MAX else "unknown"

@@ -26,7 +26,7 @@ from holdfast.economics.pricing.prices import Prices
 from holdfast.ledger.report import IncidentReport, ReportedPace
 from holdfast.record.errors import InputError, nearest
 from holdfast.record.events import CostRate
-from holdfast.record.runs import ends_ns, find_run
+from holdfast.record.runs import cut_off_ns, ends_ns, find_run
 from holdfast.record.sizes import gpus_of
 from holdfast.record.store import Store
 from holdfast.signals.quality import Flaw
@@ -125,8 +125,9 @@ def asked_for(
         return run, at_ns
     found = (summary for summary in store.runs() if summary.run == run and summary.events)
     last_ns = next((summary.last_ns for summary in found), now_ns)
-    at_ns = now_ns if now_ns - last_ns < FRESH_NS_MAX else last_ns
-    return run, ends_ns(store, [run], at_ns).get(run, at_ns)
+    if now_ns - last_ns >= FRESH_NS_MAX or cut_off_ns(store, run, now_ns) is not None:
+        return run, ends_ns(store, [run], last_ns).get(run, last_ns)
+    return run, ends_ns(store, [run], now_ns).get(run, now_ns)
 
 
 def _logged(runs: tuple[str, ...]) -> str | None:

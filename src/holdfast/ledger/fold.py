@@ -27,7 +27,7 @@ from holdfast.ledger.counts import (
 from holdfast.ledger.dangers import Dangers
 from holdfast.ledger.tally import BIN, IN_FLIGHT, LAUNCH, STAGE, Tally, measured_key, work_bin
 from holdfast.record import events
-from holdfast.record.events import AnyEvent, Collective, StepBegun, StepCommitted
+from holdfast.record.events import IMPORTED, AnyEvent, Collective, StepBegun, StepCommitted
 
 _PHASES: dict[str, int] = {
     "launch": Category.STARTING,
@@ -59,6 +59,7 @@ class Fold(Attempts):
     def __init__(self, cuts_ns: Iterable[int] = ()) -> None:
         super().__init__(cuts_ns)
         self.stages = Stages()
+        self.source = ""  # of the last event
         self.traffic: dict[tuple[Collective, int], Traffic] = {}
         self.moved: dict[MovedFor, MovedBytes] = {}
         self.unhindered = Tally()  # steps that one member held up, without that delay
@@ -79,6 +80,7 @@ class Fold(Attempts):
         """Take the next event. One that makes no sense here only advances the time."""
         if event.occurred_ns > self.accounts.now_ns:
             self.accounts.advance(event.occurred_ns)
+        self.source = event.source
         if type(event) is StepCommitted:
             if event.skipped_lanes:
                 self.skipped[event.step] = len(event.skipped_lanes)
@@ -90,6 +92,11 @@ class Fold(Attempts):
         else:
             self._calm = False
             _HANDLERS[type(event)](self, event)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the run was told of by a log that ends before the run does."""
+        return self.accounts.is_up and self.source in IMPORTED
 
     def settled(self) -> "Fold":
         """A copy with all time charged: work in flight as unattributed, rolled-back work as discarded."""

@@ -35,7 +35,9 @@ def _of_the_record(told: Report, fold: Fold) -> Iterator[str]:
         yield "No GPUs are recorded for this run; import it with --gpus."
     elif not told.paid_gpu_ns:
         yield "The record ends at the start of the run, so there is nothing to account for yet."
-    if fold.accounts.is_up:
+    if fold.is_cut_off:
+        yield "The log ends before the run does: nothing is known, or counted, after its last line."
+    elif fold.accounts.is_up:
         yield "The run has not ended; the report goes up to its last event."
     if counts.launches > counts.starts:
         yield (

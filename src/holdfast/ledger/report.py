@@ -311,6 +311,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     window: the part of the run's time that this report covers; None: no bound on that side.
     known_ns: the time of the run's last event, whatever the window is.
     held_gpus: how many GPUs the run held at its last event, if it has not ended.
+    is_cut_off: it was imported from a log that ends before the run does: nothing is known since, or held.
     steps_kept: how many steps the run has at its last event, whatever the window is.
     recorded_prices: (since when, USD per GPU-hour), whatever the window is.
     accrued: GPU-time held since the last event, if the run has not ended; not in `paid_gpu_ns`.
@@ -326,6 +327,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     window: tuple[int | None, int | None]
     known_ns: int
     held_gpus: int
+    is_cut_off: bool
     steps_kept: int
     recorded_prices: tuple[tuple[int, float], ...]
     accrued: Accrued | None

@@ -50,6 +50,10 @@ def read_run(store: Store, run: str, look: AskedWindow, cuts_ns: Iterable[int] =
         standings[edge] = standing(ledger.fold)
         since_ns = edge
     ledger.add(store.select(Selection(run=run, since_ns=since_ns, until_ns=look.until_ns)))
+    if look.until_ns is not None and ledger.fold.is_cut_off:
+        later = Selection(run=run, since_ns=look.until_ns)
+        if next(iter(store.select(later, limit=1)), None) is not None:
+            ledger.fold.source = ""  # the log is not at its end there, so the run was known to go on
     told = accruing(report(run, ledger.fold), look.now_ns)
     begin = None
     if window.from_ns is not None:

@@ -42,6 +42,9 @@ IncidentState = Literal["open", "changed", "resolved"]
 ControlMode = Literal["act", "shadow"]
 ControlStage = Literal["decided", "done", "failed", "over"]
 
+IMPORTED = frozenset({"google-resiliency", "infinitehbd", "sacct", "table"})
+"""Sources of events that were made from the lines of a log. Where the log ends, nothing more is known."""
+
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What every event carries.

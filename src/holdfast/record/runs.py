@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from holdfast import wording
 from holdfast.record.errors import InputError, nearest
-from holdfast.record.events import RunEnded, RunStarted, RunSubmitted
+from holdfast.record.events import IMPORTED, RunEnded, RunStarted, RunSubmitted
 from holdfast.record.store import Selection, Store
 from holdfast.wording.units import DAY_NS
 
@@ -108,6 +108,15 @@ def ends_ns(store: Store, runs: Iterable[str], at_ns: int) -> dict[str, int]:
         if last and isinstance(last[0], RunEnded):
             found[run] = last[0].occurred_ns
     return found
+
+
+def cut_off_ns(store: Store, run: str, at_ns: int) -> int | None:
+    """The last moment that is known of a run whose log ends before it does; None for any other run."""
+    last_ns = next((one.last_ns for one in store.runs() if one.run == run and one.events), None)
+    if last_ns is None or last_ns > at_ns:
+        return None
+    latest = store.select(Selection(run=run, since_ns=last_ns))
+    return last_ns if all(event.source in IMPORTED for event in latest) else None
 
 
 def simulated_remark(simulated: int) -> str:

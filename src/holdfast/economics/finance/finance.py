@@ -405,6 +405,11 @@ class _Reader:
                 f"{many(silent, 'run')} reported neither steps nor checkpoints: it is not known what their "
                 "spend brought."
             )
+        if cut_off := sum(report.is_cut_off for report in reports):
+            remarks.append(
+                f"{many(cut_off, 'run')} did not end before the log that tells of them: nothing is counted "
+                "after its last line."
+            )
         remarks += [self._silence(report) for report in reports if fell_silent(report, now_ns)]
         remarks += filter(None, (pricing.overruled() for pricing in self.pricing.values()))
         remarks += price_changes(self.priced.values(), self.prices.currency)

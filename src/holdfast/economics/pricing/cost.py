@@ -72,7 +72,11 @@ def incident_cost(report: Report, name: str, prices: Prices) -> layers.IncidentC
     pricing = _Pricing(report, prices)
     remarks = list(pricing.remarks)
     if incident.recovered_ns is None:
-        remarks.append("The incident is not over; this is what it has cost so far.")
+        remarks.append(
+            "The incident was not over where the log ends; this is what it had cost by then."
+            if report.is_cut_off
+            else "The incident is not over; this is what it has cost so far."
+        )
     if not incident.evidence:
         remarks.append("It was not reported: the ledger found it, and no response time is counted.")
     return layers.IncidentCost(
@@ -84,6 +88,7 @@ def incident_cost(report: Report, name: str, prices: Prices) -> layers.IncidentC
         began_ns=incident.began_ns,
         ended_ns=report.last_ns if incident.recovered_ns is None else incident.recovered_ns,
         over=incident.recovered_ns is not None,
+        is_cut_off=incident.recovered_ns is None and report.is_cut_off,
         gpus=report.gpus,
         stack=pricing.stack(pricing.loss(incident)),
         remarks=tuple(remarks),

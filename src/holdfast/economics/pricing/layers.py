@@ -76,7 +76,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IncidentCost(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of one incident; so far, if it is not over."""
+    """The cost of one incident; so far, if it is not over. is_cut_off: the log of its run ends before it."""
 
     run: str
     run_name: str
@@ -86,6 +86,7 @@ class IncidentCost(msgspec.Struct, frozen=True, kw_only=True):
     began_ns: int
     ended_ns: int
     over: bool
+    is_cut_off: bool
     gpus: int
     stack: Stack
     remarks: tuple[str, ...]

@@ -21,7 +21,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     gpu_hours: paid for, including those accrued since the last event of a running run. useful_share: of the
     known time; None if unknown. unknown_share: of the accounted time. useful_basis: how accurate the useful
     share is, if it is an estimate. cost_usd: None for a simulated run, which costs nothing, and for one
-    without recorded GPUs.
+    without recorded GPUs. is_cut_off: the log that it was imported from ends before the run does.
     """
 
     run: str
@@ -31,6 +31,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     first_ns: int
     last_ns: int
     ended: Ended | None
+    is_cut_off: bool
     gpus: int
     gpu_hours: float
     useful_share: float | None
@@ -52,6 +53,7 @@ def listed(store: Store, summary: RunSummary, prices: Prices, now_ns: int, simul
         name=told.name,
         team=told.team,
         ended=told.ended,
+        is_cut_off=told.is_cut_off,
         gpus=told.gpus,
         gpu_hours=gpu_ns / HOUR_NS,
         useful_share=told.goodput.total,
