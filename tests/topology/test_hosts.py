@@ -101,3 +101,15 @@ def test_two_nodes_of_a_run_on_one_machine_do_not_share_the_numbers_of_its_gpus(
     seats = {f"n{node}.0": MachineSeat(f"n{node}", "gpu-17") for node in (0, 1)}
     seated = page.described(page.survey).with_members({"prod": seats})
     assert len(seated.topology.causes("prod/n1.0", "gpu")) == 4
+
+
+@pytest.mark.parametrize("exporters", ["", "nodes: {gpu-01: {gpus: 1}}\n", "nodes: {localhost: {gpus: 8}}\n"])
+def test_a_name_that_all_machines_give_themselves_does_not_make_them_one(exporters: str) -> None:
+    page = read(exporters)
+    nodes = [f"gpu-{number:02}" for number in range(1, 5)]
+    seats = {f"{node}.0": MachineSeat(node, "localhost") for node in nodes}
+    seated = page.described(page.survey).with_members({"prod": seats})
+    assert [seated.topology.causes(f"prod/{node}.0", "node") for node in nodes] == [(node,) for node in nodes]
+    assert [seated.machine(seat) for seat in seats.values()] == nodes
+    alone = page.described(page.survey).with_members({"prod": {"n0.0": MachineSeat("n0", "localhost")}})
+    assert alone.topology.causes("prod/n0.0", "node") == ("localhost",)

@@ -123,7 +123,7 @@ def look(
         now_ns=at_ns, runs=tuple(runs), window_s=setting.window_s, since_ns=since_ns, elsewhere=elsewhere
     )
     known = Circumstances(
-        events=_at_machines(said.events, cluster),
+        events=at_machines(said.events, cluster),
         planned=_planned(setting.cluster.maintenance),
         healthy={run: said.healthy[run] for run in runs if run in said.healthy},
         prices=_priced(setting.prices.holding(at_ns), said.events),
@@ -189,15 +189,24 @@ def seats_of(events: Iterable[ev.KnownEvent], run: str) -> dict[str, str]:
     return {member: seat.host or seat.node for member, seat in seats.items()}
 
 
-def _at_machines(events: Sequence[ev.KnownEvent], cluster: Described) -> Sequence[ev.KnownEvent]:
-    """The events with the nodes' names from the cluster: a run may call its nodes otherwise."""
+def at_machines(events: Sequence[ev.KnownEvent], cluster: Described) -> Sequence[ev.KnownEvent]:
+    """The events with the nodes' names from the cluster: a run may call its nodes otherwise, and its next
+    attempt may have other machines under the same names. events: of each run in order of time.
+    """
     joined = [event for event in events if isinstance(event, ev.MemberJoined) and event.host]
-    names = {
-        (event.run, event.node): cluster.machine(MachineSeat(event.node, event.host)) for event in joined
-    }
-    if all(node == machine for (_, node), machine in names.items()):
+    seats = {MachineSeat(event.node, event.host) for event in joined}
+    machines = {seat: cluster.machine(seat) for seat in seats}
+    if all(seat.node == machine for seat, machine in machines.items()):
         return events
-    return [_at_machine(event, names.get((event.run, _node_of(event)), "")) for event in events]
+    now: dict[tuple[str, str], str] = {}
+    for first in reversed(joined):  # what was recorded before the first join on a node is of its machine, too
+        now[first.run, first.node] = machines[MachineSeat(first.node, first.host)]
+    renamed = []
+    for event in events:
+        if isinstance(event, ev.MemberJoined) and event.host:
+            now[event.run, event.node] = machines[MachineSeat(event.node, event.host)]
+        renamed.append(_at_machine(event, now.get((event.run, _node_of(event)), "")))
+    return renamed
 
 
 def _node_of(event: ev.KnownEvent) -> str:

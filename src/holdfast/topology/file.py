@@ -21,7 +21,7 @@ from holdfast.topology.document import Document, Place
 from holdfast.topology.graph import KINDS, Kind, Topology
 from holdfast.topology.groups import HostGroup, deal
 from holdfast.topology.hostlist import NAMES_MAX, count, expand
-from holdfast.topology.hosts import Hosts
+from holdfast.topology.hosts import Hosts, is_everybodys
 from holdfast.topology.survey import Doubt, Survey
 
 TEXT_CHARS_MAX = 64 * 2**20
@@ -63,7 +63,9 @@ class Described(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     def with_members(self, members: Mapping[str, Mapping[str, MachineSeat]]) -> "Described":
         """The cluster with these members in these runs instead of the known ones."""
-        nodes = {seat: self.machine(seat) for of_run in members.values() for seat in of_run.values()}
+        seats = {seat for of_run in members.values() for seat in of_run.values()}
+        vague = self._vague(seats)
+        nodes = {seat: self.machine(MachineSeat(seat.node) if seat in vague else seat) for seat in seats}
         survey = self.survey.with_members(
             {run: {member: nodes[seat] for member, seat in of_run.items()} for run, of_run in members.items()}
         )
@@ -77,7 +79,7 @@ class Described(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
         survey.spellings = self.survey.spellings | {
             (node, seat.host)
             for seat, node in nodes.items()
-            if seat.host and self.hosts.node(seat.host) is None
+            if seat.host and seat not in vague and self.hosts.node(seat.host) is None
         }
         topology = assemble(survey, kind_owners=self.kind_owners, owners=self.owners)
         # Not `replace`, which would take over what was computed for the other members.
@@ -86,7 +88,17 @@ class Described(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     def machine(self, seat: MachineSeat) -> str:
         """The node of this seat: exporters use the machine's name, a file perhaps that in the run."""
-        return self.hosts.node(seat.host) or self.hosts.node(seat.node) or seat.host or seat.node
+        names = (seat.node, seat.host) if is_everybodys(seat.host) else (seat.host, seat.node)
+        return next(filter(None, map(self.hosts.node, names)), seat.host or seat.node)
+
+    def _vague(self, seats: Collection[MachineSeat]) -> frozenset[MachineSeat]:
+        """The seats whose machine's own name says nothing: other nodes give the same one, and exporters do
+        not know it, or every machine calls itself so.
+        """
+        count = Counter(seat.host for seat in seats if seat.node)
+        shared = {host for host, nodes in count.items() if host and nodes > 1}
+        unknown = {host for host in shared if is_everybodys(host) or self.hosts.node(host) is None}
+        return frozenset(seat for seat in seats if seat.node and seat.host in unknown)
 
 
 class TopologyPage(msgspec.Struct, frozen=True, kw_only=True, eq=False):

@@ -39,7 +39,7 @@ class Hosts:
         The name `localhost` does not make two machines the same.
         """
         called = tuple(names)
-        if called and not any(self.node(name) for name in called if not _is_everybodys(name)):
+        if called and not any(self.node(name) for name in called if not is_everybodys(name)):
             self._add(called[0])
 
     def node(self, spelling: str) -> str | None:
@@ -78,7 +78,7 @@ def is_address(name: str) -> bool:
     return True
 
 
-def _is_everybodys(name: str) -> bool:
+def is_everybodys(name: str) -> bool:
     """Whether every machine has this name for itself."""
     return _short(name) == "localhost" or (is_address(name) and ipaddress.ip_address(name).is_loopback)
 
