@@ -317,3 +317,13 @@ def test_an_incident_that_goes_on_is_not_said_again_and_cuts_no_steps() -> None:
     ]
     assert len(lines) == len(shown) + 3
     assert len([*chain.from_iterable(map(whole.take, events))]) == len(events)
+
+
+def test_no_such_event_is_said_and_a_fingerprint_is_short(holdfast: Any, journal: Path) -> None:
+    with Recorder(journal, run="live") as recorder:
+        recorder.record(RunStarted, gpus=1, script="t.py", script_sha256="0123456789abcdef" * 4)
+    assert holdfast("events", "live").out.endswith(" script=t.py script_sha256=0123456789ab\n")
+    done = holdfast("events", "live", "--until", "2020-01-01")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.startswith("holdfast: live has no such event; its newest is of 20")
+    assert holdfast("events", "live", "--until", "2020-01-01", "--json").out == ""

@@ -25,6 +25,8 @@ from holdfast.record.untrusted import UNDECODABLE
 from holdfast.wording import stamp
 
 _Step = ev.StepBegun | ev.StepCommitted | ev.StepWitnessed
+SHA256_CHARS = 12
+"""As much of a fingerprint as tells scripts apart; `--json` has all of it."""
 _ENVELOPE = frozenset(ev.Event.__struct_fields__)
 
 
@@ -79,8 +81,12 @@ def command(given: _Flags) -> None:
             _follow(lines, given.limit, partial(following, store, journal, selection, say))
             return
         shown = chain(chain.from_iterable(map(lines.take, store.select(selection))), lines.rest())
+        line = None
         for line in shown if given.limit is None else deque(shown, given.limit):
             click.echo(line)
+        if line is None:
+            newest = next(one.last_ns for one in store.runs() if one.run == selection.run)
+            say(f"{selection.run} has no such event; its newest is of {stamp(newest)}.")
 
 
 def _follow(
@@ -241,6 +247,8 @@ def _detail(name: str, value: object) -> str:
         return f"{name.removesuffix('_bytes')}={_joined(wording.size(value))}"
     if isinstance(value, tuple):
         return f"{name}={','.join(_word(str(one)) for one in value)}"
+    if name.endswith("_sha256"):
+        return f"{name}={str(value)[:SHA256_CHARS]}"
     return f"{name}={_word(str(value))}"
 
 
