@@ -71,10 +71,12 @@ def is_about_a_run(verb: click.Command) -> bool:
 
 
 @contextmanager
-def going(home: Path, run: str) -> Iterator[None]:
-    """A run that seems to be running, and nobody listens."""
+def going(home: Path, run: str, *, listens: bool = False) -> Iterator[None]:
+    """A run that seems to be running. Its coordinator has gone, or accepts connections and is silent."""
     with socket.socket() as unused, reserved(home, run) as reservation:
         unused.bind(("127.0.0.1", 0))
+        if listens:
+            unused.listen()
         host, port = unused.getsockname()
         reservation.publish(Endpoint(host=host, port=port, token="t", pid=1))
         (run_directory(home, run) / LINES_FILE).touch()
@@ -147,6 +149,14 @@ def test_a_run_that_does_not_answer(asked: Any, tmp_path: Path, line: str) -> No
     with going(tmp_path / "home", "big-1"):
         done = asked(line, run="big-1")
     assert sentence(done, code=1)
+    assert "big-1" in done.err
+
+
+@pytest.mark.parametrize("line", [line for name, line in LIVE.items() if "drill" not in name])
+def test_a_run_that_accepts_and_is_silent(asked: Any, tmp_path: Path, line: str) -> None:
+    with going(tmp_path / "home", "big-1", listens=True):
+        done = asked(line, run="big-1")
+    assert "accepted the connection, but said nothing within 5 s" in sentence(done, code=1)
     assert "big-1" in done.err
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 
 import click
 
@@ -11,7 +11,9 @@ from holdfast.cli.going import NotDone, answering, located_here
 from holdfast.cli.record import home
 from holdfast.cli.terminal import printable
 from holdfast.record.errors import InputError
+from holdfast.run.dial import dial
 from holdfast.run.endpoint import run_directory
+from holdfast.run.handshake import Unreachable
 from holdfast.run.lines import LINES_FILE, LinesReader
 from holdfast.run.site import Site
 from holdfast.run.watching import Viewer, end_lines
@@ -50,6 +52,9 @@ async def _shown(run: str) -> tuple[RunClosed | None, str]:
     """Show the run until it ends. Returns how it ended, and the machine with its record; empty for this."""
     endpoint = await located_here(run)
     here = (endpoint.host, endpoint.port) if endpoint.pid else None
+    with suppress(Unreachable):  # the viewer looks for another one
+        # A viewer waits long for a coordinator that it knows: one that never answered is not waited for.
+        await (await dial(endpoint.host, endpoint.port, endpoint.token, role="operator")).close()
 
     def show(said: Said) -> None:
         if viewer.place != here:  # Holdfast's lines from there are not in the file here
