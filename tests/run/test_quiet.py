@@ -267,12 +267,12 @@ def spin():
         count += 1
 
 
-first, second = threading.Lock(), threading.Lock()
+first, second, flushing = threading.Lock(), threading.Lock(), threading.Event()
 
 
 def flush():
     with second:
-        time.sleep(0.2)
+        flushing.set()
         with first:
             pass
 
@@ -280,7 +280,7 @@ def flush():
 def save():
     with first:
         threading.Thread(target=flush, daemon=True).start()
-        time.sleep(0.2)
+        flushing.wait()
         with second:
             pass
 
