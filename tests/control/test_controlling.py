@@ -496,7 +496,7 @@ def test_a_run_is_seen_by_its_record_and_its_job(store: Store) -> None:
     told: dict[str, Any] = {"occurred_ns": NOW_NS, "run": "pretrain"}
     store.ingest(
         [
-            events.RunStarted(id="1", **told),
+            events.RunStarted(id="1", name="llama", **told),
             events.MemberJoined(id="2", subject="a", gpus=8, node="n1", **told),
             events.MemberJoined(id="3", subject="b", gpus=8, node="n2", **told),
             events.MemberJoined(id="4", subject="c", gpus=8, node="n3", role="spare", **told),
@@ -507,7 +507,7 @@ def test_a_run_is_seen_by_its_record_and_its_job(store: Store) -> None:
             events.StepCommitted(id="8", step=400, **told),
         ]
     )
-    planned = {"pretrain": msgspec.structs.replace(DEFAULTS.usd_per_gpu_hour, value=4_000)}
+    planned = {"llama": msgspec.structs.replace(DEFAULTS.usd_per_gpu_hour, value=4_000)}
     prices = msgspec.structs.replace(DEFAULTS, planned_steps=planned)
     jobs = [PlacedJob(job="7", name="pretrain", nodes=("n1", "n2", "n3"))]
     seen = run_view(store, "pretrain", NOW_NS, prices, jobs)

@@ -14,6 +14,7 @@ from holdfast.diagnose.incident import Incident
 from holdfast.diagnose.lifecycle import IncidentChange
 from holdfast.economics.pricing.prices import Prices
 from holdfast.record import events
+from holdfast.record.runs import run_names
 from holdfast.record.store import Selection, Store
 from holdfast.topology.file import Described
 from holdfast.wording.units import HOUR_NS
@@ -208,8 +209,10 @@ class _RunFold:
 
 def _remaining_h(store: Store, run: str, now_ns: int, prices: Prices, step_ns: int | None) -> float | None:
     """The hours until the run is done; None unless the prices file says how many steps it has to do."""
-    planned = prices.planned_steps.get(run)
-    if planned is None or step_ns is None:
+    if not prices.planned_steps or step_ns is None:
+        return None
+    planned = prices.steps_planned(run, run_names(store, run).get(run, ""))
+    if planned is None:
         return None
     recent = Selection(run=run, kinds=("step.committed",), since_ns=now_ns - HOUR_NS, until_ns=now_ns + 1)
     last = deque(store.select(recent), maxlen=1)

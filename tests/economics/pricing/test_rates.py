@@ -280,6 +280,24 @@ def test_a_run_that_fell_silent_is_named_with_its_price() -> None:
     assert "10 GPUs, that costs 480 USD a day" in remark
 
 
+def test_a_run_is_meant_by_its_id_or_its_name() -> None:
+    prices = read(
+        "usd_per_gpu_hour = 9\n[planned_steps]\nllama = 100\nrun-1041 = 50\n"
+        '[[rates]]\nper_gpu_hour = 2\nrun = "llama"\n[[rates]]\nper_gpu_hour = 3\nrun = "run-1041"'
+    )
+    reports = []
+    for run, name in (("run-1040", "llama"), ("run-1041", "llama"), ("run-1042", "mistral")):
+        story = Story(run=run, gpus=1, name=name).tell(StepCommitted, HOUR, step=0)
+        reports.append(story.tell(RunEnded, outcome="completed").reported(prices))
+    known = {"run": ["llama", "run-1040", "run-1041"]}
+    found = finance(reports, prices, FinanceQuestion(now_ns=DECEMBER, known=known))
+    usd = {one.run: one.spend.usd for one in found.runs}
+    assert usd == {"run-1040": 2, "run-1041": 3, "run-1042": 9}
+    planned = {one.run: one.planned_steps for one in found.forecasts}
+    assert planned == {"run-1040": 100, "run-1041": 50}
+    assert not [remark for remark in found.remarks if "names the run" in remark]
+
+
 def test_names_that_nothing_has_and_prices_that_are_overruled_are_said() -> None:
     prices = read(
         "[team_budgets]\nvisoin = 1\n[project_budgets]\neyes = 1\n"

@@ -138,6 +138,7 @@ def _names(store: Store) -> dict[str, list[str]]:
     for event in store.select(Selection(kinds=kinds)):
         names["run"].add(event.run)
         if isinstance(event, RunSubmitted | RunStarted):
+            names["run"].add(event.name)
             for kind in ("team", "project", "cluster"):
                 names[kind].add(getattr(event, kind))
         elif isinstance(event, ReferenceDeclared) and event.chip:

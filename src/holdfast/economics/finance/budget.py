@@ -98,7 +98,7 @@ def run_forecasts(pricing: Iterable[Pricing], now_ns: int) -> tuple[RunForecast,
     return tuple(
         _run_forecast(one, int(planned.value), now_ns)
         for one in pricing
-        if (planned := one.prices.planned_steps.get(one.report.run)) is not None
+        if (planned := one.prices.steps_planned(one.report.run, one.report.name)) is not None
     )
 
 

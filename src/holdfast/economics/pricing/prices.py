@@ -78,7 +78,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     budget                    USD a month for everything
     team_budgets              team to USD a month
     project_budgets           project to USD a month
-    planned_steps             run to its planned number of steps
+    planned_steps             run, by id or name, to its planned number of steps
     rates                     prices of a GPU-hour over time, see `rates`
     factors                   multiply every price of a GPU-hour: tax, overhead
     currency                  the currency of reports
@@ -105,6 +105,10 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def factor(self) -> Fraction:
         return prod((exactly(factor.value) for factor in self.factors.values()), start=Fraction(1))
+
+    def steps_planned(self, run: str, name: str) -> Priced | None:
+        """How many steps a run of this id and name has to do; None if the file does not say."""
+        return self.planned_steps.get(run) or self.planned_steps.get(name)
 
     def for_chip(self, chip: str | None) -> "Prices":
         """The prices with the list price of this chip, unless the price of a GPU-hour is known."""

@@ -60,7 +60,11 @@ class Pricing:
         self.report = report
         self.prices = prices
         subject = PricedSubject(
-            run=report.run, team=report.team, cluster=report.cluster, chip=report.chip or ""
+            run=report.run,
+            name=report.name,
+            team=report.team,
+            cluster=report.cluster,
+            chip=report.chip or "",
         )
         self.line = RateLine.of(prices.rates, subject)
         self._recorded = report.recorded_prices

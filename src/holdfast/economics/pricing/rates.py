@@ -66,7 +66,10 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PricedSubject(msgspec.Struct, frozen=True, kw_only=True):
+    """What a price is asked for. name: of the run; a rate may name a run by its id or by its name."""
+
     run: str = ""
+    name: str = ""
     team: str = ""
     cluster: str = ""
     chip: str = ""
@@ -119,7 +122,9 @@ def edges_ns(rates: Iterable[Rate]) -> set[int]:
 
 
 def _concerns(rate: Rate, subject: PricedSubject) -> bool:
-    for name in ("run", "team", "cluster"):
+    if rate.run and rate.run not in (subject.run, subject.name):
+        return False
+    for name in ("team", "cluster"):
         if getattr(rate, name) and getattr(rate, name) != getattr(subject, name):
             return False
     return not rate.chip or _chip(rate.chip) == _chip(subject.chip)
