@@ -332,3 +332,21 @@ def test_incidents_take_room_only_where_they_cost_something() -> None:
     assert cuts is not None
     assert len(cuts.parts) > 1_000
     assert sum(map(len, cuts.blamed.values())) < 1_500
+
+
+def test_when_an_incident_cost_something_is_told_as_far_as_it_lies_in_the_window() -> None:
+    history = History().tell(RunStarted, gpus=8)
+    for step in range(1, 361):
+        history.tell(StepCommitted, 10 * S, step=step)
+    history.tell(RunStarted, gpus=8).tell(CheckpointLoaded, 60 * S, step=0)
+    for step in range(1, 361):
+        history.tell(StepCommitted, 10 * S, step=step)
+    (whole,) = told(history.events).incidents
+    assert whole.spent_ns is not None
+    cut_ns = whole.spent_ns[0] + HOUR // 2
+    for window in (Window(to_ns=cut_ns), Window(from_ns=cut_ns)):
+        part = told(history.events, window)
+        spent_ns = [one.spent_ns for one in part.incidents]
+        assert spent_ns == [window.clipped(*whole.spent_ns) if part.incidents[0].losses else None]
+        assert not any("spread over 1 h" in remark for remark in part.remarks)
+    assert any("spread over 1 h" in remark for remark in told(history.events).remarks)

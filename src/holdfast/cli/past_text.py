@@ -10,6 +10,7 @@ from holdfast.cli.tables import figure, table, word
 from holdfast.cli.terminal import printable
 from holdfast.diagnose.answering import DiagnoseAnswer
 from holdfast.diagnose.reading import RunReading
+from holdfast.ledger.remarks import spread_remark
 from holdfast.ledger.report import IncidentReport, ReportedPace
 from holdfast.topology.graph import in_order
 from holdfast.topology.hostlist import fold
@@ -54,6 +55,9 @@ def show_past(console: Console, answer: DiagnoseAnswer) -> None:
     )
     if more := len(answer.past) - len(shown):
         console.print(f"... and {wording.many(more, 'smaller one')}: `holdfast report` has all.")
+    for one in shown if is_counted else ():
+        if said := spread_remark(one, answer.reading.gpus, one.recovered_ns or one.noticed_ns):
+            console.print(said, style="dim")
     console.print()
 
 

@@ -307,7 +307,7 @@ class Accounts:
                 self._charge_pieces(dead, Category.DEAD_UNDETECTED, self.open)
                 self._charge_lost(pieces, work)
                 return ()
-        bounded = ()
+        bounded: tuple[int, ...] = ()
         if pieces and pieces[-1].nature in _WAITS and pieces[-1].nature == self.nature:  # it never ended
             pieces, waited = split_off_last(pieces)
             bounded = (self._lose(waited, steps, Category(waited[0].nature), beyond),)

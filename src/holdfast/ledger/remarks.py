@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import islice
 
 from holdfast import wording
 from holdfast.ledger.counts import Gap
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.normal import HEALTHY_STEPS_MIN, MIXED_RATIO_MAX
-from holdfast.ledger.report import ReferenceStretch, Report
+from holdfast.ledger.report import IncidentReport, ReferenceStretch, Report
 from holdfast.ledger.split import Silence
 from holdfast.wording.units import HOUR_NS
 
@@ -22,7 +23,7 @@ def remarks(told: Report, fold: Fold) -> tuple[str, ...]:
         *_of_skipped_lanes(told, fold),
         *_of_the_reference(told),
         *gap_remarks(told),
-        *_of_incidents(told),
+        *incident_remarks(told),
         *_of_clocks(fold),
         *_of_counters(fold),
         *_of_the_rest(told),
@@ -150,19 +151,23 @@ def gap_remarks(told: Report, priced: Callable[[Gap], str] | None = None) -> Ite
         )
 
 
-def _of_incidents(told: Report) -> Iterator[str]:
+def incident_remarks(told: Report) -> Iterator[str]:
     """For incidents that cost more than their GPUs can in the time they lasted: where that comes from."""
-    beyond = []
-    for one in told.incidents:
-        lasted_ns = (told.last_ns if one.recovered_ns is None else one.recovered_ns) - one.began_ns
-        if one.spent_ns is not None and one.lost_gpu_ns > told.gpus * lasted_ns:
-            beyond.append((one, lasted_ns, *one.spent_ns))
-    for one, lasted_ns, from_ns, to_ns in beyond[:SHOWN_MAX]:
-        yield (
-            f"Incident {one.name} lasted {wording.duration(lasted_ns)}, and its cost is spread over "
-            f"{wording.duration(to_ns - from_ns)}, from {_moment(from_ns)} to {_moment(to_ns)}: work done "
-            "before it was lost, or work was done again after it."
-        )
+    spread = (said for one in told.incidents if (said := spread_remark(one, told.gpus, told.last_ns)))
+    return islice(spread, SHOWN_MAX)
+
+
+def spread_remark(one: IncidentReport, gpus: int, last_ns: int) -> str:
+    """Where the cost of an incident comes from, if its GPUs cannot have cost so much while it lasted."""
+    lasted_ns = (last_ns if one.recovered_ns is None else one.recovered_ns) - one.began_ns
+    if one.spent_ns is None or one.lost_gpu_ns <= gpus * lasted_ns:
+        return ""
+    from_ns, to_ns = one.spent_ns
+    return (
+        f"Incident {one.name} lasted {wording.duration(lasted_ns)}, and its cost is spread over "
+        f"{wording.duration(to_ns - from_ns)}, from {_moment(from_ns)} to {_moment(to_ns)}: work done "
+        "before it was lost, or work was done again after it."
+    )
 
 
 def _of_clocks(fold: Fold) -> Iterator[str]:
@@ -187,8 +192,8 @@ def _of_counters(fold: Fold) -> Iterator[str]:
         yield (
             f"The first step that was reported is step {assumed.step:,}, and the next ones are "
             f"{assumed.every:,} apart. Nothing was loaded and there was time for all the steps before it, so "
-            f"they count as useful: {wording.duration(assumed.duration_ns)} of which no line tells. If the run "
-            "went on from a checkpoint, that was its start. Record checkpoint.loaded with its step."
+            f"they count as useful: {wording.duration(assumed.duration_ns)} of which no line tells. If the "
+            "run went on from a checkpoint, that was its start. Record checkpoint.loaded with its step."
         )
     if counts.begun_again:
         times = wording.times(counts.begun_again)

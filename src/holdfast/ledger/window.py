@@ -14,7 +14,7 @@ from holdfast.ledger.categories import Category
 from holdfast.ledger.counts import Gap, MovedBytes, MovedFor
 from holdfast.ledger.division import summed
 from holdfast.ledger.fold import Fold
-from holdfast.ledger.remarks import gap_remarks, unknown_remarks
+from holdfast.ledger.remarks import gap_remarks, incident_remarks, unknown_remarks
 from holdfast.ledger.report import Accrued, Counted, Course, Ettr, IncidentReport, Report, Segment
 from holdfast.ledger.reporting import OUTSIDE, counted, goodput_of, paid_of, useful_work_of
 from holdfast.ledger.split import Split
@@ -171,7 +171,8 @@ def _incidents(report: Report, window: Window, segments: tuple[Segment, ...]) ->
         losses = {key: lost_of[key] for key in incident.losses if lost_of.get(key)}
         if losses or window.has(incident.noticed_ns):
             lost = sum(losses.values())
-            found.append(msgspec.structs.replace(incident, losses=losses, lost_gpu_ns=lost))
+            spent = window.clipped(*incident.spent_ns) if incident.spent_ns and losses else None
+            found.append(msgspec.structs.replace(incident, losses=losses, lost_gpu_ns=lost, spent_ns=spent))
     return tuple(sorted(found, key=lambda incident: (-incident.lost_gpu_ns, incident.began_ns)))
 
 
@@ -239,10 +240,10 @@ def _remarks(whole: Report, part: Report) -> tuple[str, ...]:
     to_ns = part.window[1]
     if to_ns is not None and part.known_ns > to_ns:
         own.append("The run went on after this window.")
-    others = {*unknown_remarks(whole), *gap_remarks(whole)}
+    others = {*unknown_remarks(whole), *gap_remarks(whole), *incident_remarks(whole)}
     kept = [
         remark
         for remark in whole.remarks
         if remark not in others and not remark.startswith("Counting saved steps")
     ]
-    return (*own, *unknown_remarks(part), *kept, *gap_remarks(part))
+    return (*own, *unknown_remarks(part), *kept, *gap_remarks(part), *incident_remarks(part))

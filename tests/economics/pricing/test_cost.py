@@ -327,6 +327,18 @@ def test_an_incident_that_is_not_over_is_told_so_far() -> None:
     assert any("not over" in remark for remark in cost.remarks)
 
 
+def test_the_price_of_an_incident_that_was_over_soon_says_when_it_was_spent() -> None:
+    """Lost in a moment, and done again for an hour."""
+    story = started().steps(1, 400).tell(RunStarted, gpus=GPUS)
+    told = story.tell(CheckpointLoaded, 50, step=40).steps(41, 500).report()
+    cost = only(told)
+    assert cost.spent_ns is not None
+    lasted_ns, spent_ns = cost.ended_ns - cost.began_ns, cost.spent_ns[1] - cost.spent_ns[0]
+    assert lasted_ns < 2 * 60 * SECOND < 3_600 * SECOND <= spent_ns
+    assert cost.stack.lost_gpu_hours > GPUS
+    assert "its cost is spread over 1 h" in cost.remarks[0]
+
+
 def test_unreported_slow_steps_are_priced_without_labour() -> None:
     told = started().steps(1, 100).steps(101, 400, step_s=20).report()
     cost = only(told)

@@ -19,7 +19,7 @@ from holdfast.economics.pricing import layers
 from holdfast.economics.pricing.prices import Priced, Prices
 from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing, price_changes
 from holdfast.ledger.categories import Category
-from holdfast.ledger.remarks import unknown_remarks
+from holdfast.ledger.remarks import spread_remark, unknown_remarks
 from holdfast.ledger.report import IncidentReport, Report
 from holdfast.ledger.split import Silence
 from holdfast.record.errors import InputError
@@ -70,7 +70,8 @@ def incident_cost(report: Report, name: str, prices: Prices) -> layers.IncidentC
     if incident is None:
         raise _no_incident(report, name)
     pricing = _Pricing(report, prices)
-    remarks = list(pricing.remarks)
+    remarks = [said] if (said := spread_remark(incident, report.gpus, report.last_ns)) else []
+    remarks += pricing.remarks
     if incident.recovered_ns is None:
         remarks.append(
             "The incident was not over where the log ends; this is what it had cost by then."
@@ -89,6 +90,7 @@ def incident_cost(report: Report, name: str, prices: Prices) -> layers.IncidentC
         ended_ns=report.last_ns if incident.recovered_ns is None else incident.recovered_ns,
         over=incident.recovered_ns is not None,
         is_cut_off=incident.recovered_ns is None and report.is_cut_off,
+        spent_ns=incident.spent_ns,
         gpus=report.gpus,
         stack=pricing.stack(pricing.loss(incident)),
         remarks=tuple(remarks),

@@ -76,7 +76,11 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IncidentCost(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of one incident; so far, if it is not over. is_cut_off: the log of its run ends before it."""
+    """The cost of one incident; so far, if it is not over. is_cut_off: the log of its run ends before it.
+
+    spent_ns: from when to when it cost GPU-time, which may be before it began and after it was over; None if
+    it cost nothing.
+    """
 
     run: str
     run_name: str
@@ -87,6 +91,7 @@ class IncidentCost(msgspec.Struct, frozen=True, kw_only=True):
     ended_ns: int
     over: bool
     is_cut_off: bool
+    spent_ns: tuple[int, int] | None
     gpus: int
     stack: Stack
     remarks: tuple[str, ...]
