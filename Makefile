@@ -88,8 +88,8 @@ test: $(installed) ## Run the test suite, four tests at a time: many of them wai
 	$(bin)/python -m pytest --numprocesses 4 --dist worksteal $(checked:%=--ignore=%)
 
 .PHONY: soak
-soak: $(installed) ## Run the tests that take minutes, and every property on forty times as many examples.
-	$(bin)/python -m pytest -m 'soak or hypothesis' --hypothesis-profile=soak --durations=0
+soak: $(installed) ## Run the tests that take minutes, and every property on forty times as many examples (ONLY=heirs: those).
+	$(bin)/python -m pytest -m 'soak or hypothesis' --hypothesis-profile=soak --durations=0 $(if $(ONLY),-k '$(ONLY)')
 
 .PHONY: servers
 servers: ## Install the servers that tests need: PostgreSQL, Prometheus, Slurm, a browser (root or sudo).
