@@ -5,16 +5,15 @@ code 2. Exit codes: 0 done, 1 a finding the verb was asked to signal, 2 bad inpu
 """
 
 import sys
-from contextlib import suppress
 from typing import Any
 
 import click
 
 from holdfast import __version__
 from holdfast.cli.lazy import LazyGroup
-from holdfast.cli.terminal import NO_ROOM, discard_output, open_streams
+from holdfast.cli.terminal import NO_ROOM, discard_output, open_streams, tell
 from holdfast.cli.usage import sentence
-from holdfast.record.errors import HoldfastError, complaint
+from holdfast.record.errors import HoldfastError
 
 HOLDFAST = LazyGroup(
     "holdfast.cli",
@@ -120,7 +119,5 @@ def _left_by_reader() -> int:
 
 
 def _complain(sentence: str, hint: str) -> int:
-    # If stderr is closed, the exit code still tells.
-    with suppress(OSError):
-        click.echo(complaint(sentence, hint), err=True)
+    tell(sentence, hint)  # if stderr is closed, the exit code still tells
     return 2

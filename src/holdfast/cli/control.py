@@ -15,7 +15,7 @@ from holdfast.cli.flags import option, shared, takes
 from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.pulse import Pulse
 from holdfast.cli.record import home, home_journal, json_option, open_record, store_option
-from holdfast.cli.terminal import print_json, printable, say
+from holdfast.cli.terminal import print_json, printable, say, tell
 from holdfast.cli.topology_sources import TOPOLOGY_FILE, load_topology, topology_option
 from holdfast.control.actions import said
 from holdfast.control.controlling import Controlling, ControlSetting, reset_breaker
@@ -24,7 +24,7 @@ from holdfast.control.planned import PlannedWindows
 from holdfast.control.policy import ControlPolicy, example, read_policy
 from holdfast.diagnose.watching import go_on
 from holdfast.record.clock import SystemClock
-from holdfast.record.errors import HoldfastError, InputError, complaint
+from holdfast.record.errors import HoldfastError, InputError
 from holdfast.record.files import is_there, parsed
 from holdfast.record.leading import Lead
 from holdfast.record.store import Store
@@ -125,7 +125,7 @@ def _decide_once(controlling: Controlling, lead: Lead, *, as_json: bool) -> int:
     except InputError:
         raise
     except HoldfastError as error:
-        click.echo(complaint(error.sentence, error.hint), err=True)
+        tell(error.sentence, error.hint)
         return EXIT_NOT_DONE
     controlling.wait(clock.now_ns())
     if as_json:

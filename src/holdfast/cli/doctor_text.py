@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from rich.console import Console
+from rich.padding import Padding
 
 from holdfast import wording
 from holdfast.cli.tables import table, word
@@ -56,7 +57,8 @@ def _show_missing(console: Console, missing: Iterable[Missing]) -> None:
         console.print(f"  Would show: {'; '.join(one.signs)}.")
         console.print(f"  Helps to find: {causes}.")
         for line in one.how[:LINES_MAX]:
-            console.print(f"  {line}", soft_wrap=True)
+            is_copied = line.startswith(" ")  # a line of a file
+            console.print(line if is_copied else Padding(line, (0, 0, 0, 2)), soft_wrap=is_copied)
         if len(one.how) > LINES_MAX:
             console.print(f"  ... and {len(one.how) - LINES_MAX} lines more (--json has all).")
         console.print()

@@ -1,6 +1,7 @@
 """`holdfast events`: show the events of a run, with steps in one line for a stretch of them."""
 
 import re
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -13,7 +14,7 @@ import msgspec
 from holdfast import wording
 from holdfast.cli.flags import argument, option, shared, takes
 from holdfast.cli.record import home, home_journal, recorded_name, store_option
-from holdfast.cli.terminal import printable, say
+from holdfast.cli.terminal import fitted, printable, say
 from holdfast.cli.values import moment_ns
 from holdfast.record import events as ev
 from holdfast.record.errors import InputError
@@ -27,6 +28,8 @@ from holdfast.wording import stamp
 _Step = ev.StepBegun | ev.StepCommitted | ev.StepWitnessed
 SHA256_CHARS = 12
 """As much of a fingerprint as tells scripts apart; `--json` has all of it."""
+KIND_AT = 22
+"""Where the kind of an event begins in its line."""
 _ENVELOPE = frozenset(ev.Event.__struct_fields__)
 
 
@@ -83,7 +86,7 @@ def command(given: _Flags) -> None:
         shown = chain(chain.from_iterable(map(lines.take, store.select(selection))), lines.rest())
         line = None
         for line in shown if given.limit is None else deque(shown, given.limit):
-            click.echo(line)
+            _echo(line)
         if line is None:
             newest = next(one.last_ns for one in store.runs() if one.run == selection.run)
             say(f"{selection.run} has no such event; its newest is of {stamp(newest)}.")
@@ -102,7 +105,7 @@ def _follow(
             past.extend(new)
             return
         for line in new:
-            click.echo(line)
+            _echo(line)
 
     def rest() -> None:
         nonlocal past
@@ -112,6 +115,11 @@ def _follow(
 
     for event in follow(rest):
         put(lines.take(event))
+
+
+def _echo(line: str | bytes) -> None:
+    """Print a line; on a terminal it goes on below its kind. JSON stays as it is."""
+    click.echo(fitted(line, sys.stdout, hang=" " * KIND_AT) if isinstance(line, str) else line)
 
 
 class _Stretch(msgspec.Struct, kw_only=True):

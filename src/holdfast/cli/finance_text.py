@@ -287,7 +287,7 @@ def _assumptions(console: Console, told: Finance) -> None:
 def _table(*headings: str, left: tuple[str, ...] = ()) -> Table:
     """A table of figures. The first column, and those in `left`, hold words, which may wrap."""
     words = (headings[0], *left)
-    return table(*(Column(heading) if heading in words else figure(heading) for heading in headings))
+    return table(*(heading if heading in words else figure(heading) for heading in headings))
 
 
 def _unknown_heading(told: Finance) -> tuple[str, ...]:

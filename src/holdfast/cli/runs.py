@@ -1,5 +1,6 @@
 """`holdfast runs`: list the runs in the store: GPU-hours, useful share, cost, outcome."""
 
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ import click
 from holdfast import wording
 from holdfast.cli.prices import in_currency, load_prices, prices_option
 from holdfast.cli.record import json_option, open_record, store_option
-from holdfast.cli.terminal import print_json, printable
+from holdfast.cli.terminal import fitted, print_json, printable
 from holdfast.cli.windows import reading
 from holdfast.economics.pricing.listing import Listed, listed
 from holdfast.ledger.split import unknown_matters
@@ -58,11 +59,14 @@ def _show(runs: Sequence[Listed], now_ns: int) -> None:
     headings = ("last event", "outcome", "span", "GPU-hours", "useful", *unknown, wording.currency())
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     aligned = ("<", "<", "<", *(">" for _ in headings[3:]))
+    between = "  "
+    if sys.stdout.isatty() and width + sum(widths) + 2 * len(widths) > shutil.get_terminal_size().columns:
+        between, width = "\n  ", 0  # the figures of a run are below its name
     for name, cells in zip(("run", *names), (headings, *rows), strict=True):
         told = "  ".join(
             f"{cell:{side}{wide}}" for cell, side, wide in zip(cells, aligned, widths, strict=True)
         )
-        click.echo(f"{name:{width}}  {told}")
+        click.echo(fitted(f"{name:{width}}{between}{told}", sys.stdout))
     if not sys.stderr.isatty():
         return
     if any(one.useful_basis for one in runs):

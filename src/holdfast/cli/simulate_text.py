@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from holdfast import wording
-from holdfast.cli.tables import table
+from holdfast.cli.tables import print_bullets, table
 from holdfast.cli.terminal import printable
 from holdfast.ledger.split import LOSSES
 from holdfast.twin.sweep import Comparison, Spread, Summary
@@ -22,14 +22,13 @@ def show(compared: Comparison) -> None:
         f"{printable(compared.preset)}: {compared.gpus:,} GPUs and {_spares(compared)} for "
         f"{wording.many(compared.days, 'day')}, {runs} from seed {compared.seed}",
         markup=False,
-        soft_wrap=True,
     )
     expected = wording.rough(compared.expected_interruptions)
-    console.print(f"Expected at its failure rates: {expected} interruptions\n", markup=False, soft_wrap=True)
+    console.print(f"Expected at its failure rates: {expected} interruptions\n", markup=False)
     console.print(_table(compared), "")
     for summary in compared.policies:
-        console.print(f"{summary.policy}: {summary.three}.", markup=False, soft_wrap=True)
-        console.print(f"{summary.policy} loses most to {_losses(summary)}.", markup=False, soft_wrap=True)
+        console.print(f"{summary.policy}: {summary.three}.", markup=False)
+        console.print(f"{summary.policy} loses most to {_losses(summary)}.", markup=False)
     console.print()
     if compared.is_exact:
         console.print("The ledger of every run agrees with the simulation's own sums to the nanosecond.")
@@ -98,5 +97,4 @@ def _show_sources(console: Console, compared: Comparison) -> None:
     console.print("\nWhat this rests on", style="bold")
     price = f"{wording.usd(compared.usd_per_gpu_hour)} a GPU-hour: {compared.price_source}"
     lines = [compared.source, price, *(f"{one.policy}: {one.source}" for one in compared.policies)]
-    for line in lines:
-        console.print(f"  {printable(line)}", markup=False, style="dim", soft_wrap=True)
+    print_bullets(console, lines)

@@ -26,12 +26,12 @@ def table(
     gap: int = GAP_CHARS,
     width: int | None = None,
 ) -> Table:
-    """A table of these columns, a gap apart. A plain string heads a column that may wrap; without any heading
-    there is no header.
+    """A table of these columns, a gap apart. A plain string heads a column that may wrap, by words: only a
+    word without room on a line of its own goes on in the next one. Without any heading there is no header.
     """
     has_header = any(column if isinstance(column, str) else column.header for column in columns)
     shown = Table(
-        *columns,
+        *(Column(column, overflow="fold") if isinstance(column, str) else column for column in columns),
         box=None,
         pad_edge=False,
         padding=(0, gap, 0, 0),
@@ -46,7 +46,8 @@ def table(
 
 def print_bullets(console: Console, lines: Iterable[str], heading: str = "") -> None:
     """Print each text on its own line, under the heading if there is one."""
-    for number, line in enumerate(lines):
-        if heading and not number:
-            console.print(heading, style="bold")
-        console.print(f"• {printable(line)}")
+    rows = [("•", printable(line)) for line in lines]
+    if heading and rows:
+        console.print(heading, style="bold")
+    if rows:
+        console.print(table(word(), "", rows=rows, gap=1))

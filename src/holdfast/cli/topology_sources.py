@@ -8,8 +8,7 @@ import msgspec
 
 from holdfast.cli.flags import option, together
 from holdfast.cli.record import home
-from holdfast.cli.terminal import printable
-from holdfast.record.errors import complaint
+from holdfast.cli.terminal import tell
 from holdfast.record.files import is_there, parsed
 from holdfast.signals.source import Source
 from holdfast.signals.stepped import without_steps
@@ -72,7 +71,7 @@ def remark_on_topology(path: Path | None) -> None:
     """Say on stderr if there is no file. Call it after everything that can fail."""
     if path is None and not is_there(home() / TOPOLOGY_FILE):
         sentence = "There is no topology file: only labels show what machines have in common."
-        click.echo(complaint(sentence, printable(_beginning(home() / TOPOLOGY_FILE))), err=True)
+        tell(sentence, _beginning(home() / TOPOLOGY_FILE))
 
 
 def _read(path: Path | None, *, is_needed: bool) -> TopologyPage:

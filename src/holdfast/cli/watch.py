@@ -16,7 +16,7 @@ from holdfast.cli.prices import load_prices, prices_option
 from holdfast.cli.pulse import Pulse
 from holdfast.cli.record import home, home_journal, json_option, recorded_name, store_option
 from holdfast.cli.signal_sources import SignalFlags, open_signals, signals_options, url_option
-from holdfast.cli.terminal import printable, say
+from holdfast.cli.terminal import say, tell
 from holdfast.cli.topology_sources import known_topology, remark_on_topology, topology_option
 from holdfast.cli.values import past_moment_ns, window_seconds
 from holdfast.cli.xid_policy import load_xids
@@ -31,7 +31,7 @@ from holdfast.diagnose.watching import AlertOutlet, Watch, go_on
 from holdfast.diagnose.webhook import Webhook, message
 from holdfast.diagnose.wording import known_runs
 from holdfast.record.clock import Clock, SystemClock
-from holdfast.record.errors import HoldfastError, StoreError, complaint
+from holdfast.record.errors import HoldfastError, StoreError
 from holdfast.record.journal import JOURNAL_DIRECTORY
 from holdfast.record.recorder import Recorder
 from holdfast.record.runs import known_run, run_names
@@ -193,7 +193,7 @@ def _look_once(
     try:
         looked = looking(at_ns, book.since_ns)
     except HoldfastError as error:
-        click.echo(complaint(printable(error.sentence), printable(error.hint)), err=True)
+        tell(error.sentence, error.hint)
         return 1
     Watch(lambda at_ns, since_ns: looked, book, outlets, metrics, say).turn(at_ns)
     if looked.unseen and (others := known_runs(sorted(looking.seen))):
