@@ -9,6 +9,7 @@ from holdfast.record.events import (
     CheckpointBegun,
     CheckpointCopied,
     CheckpointFailed,
+    CheckpointLoaded,
     CheckpointSaved,
     CheckpointVerified,
     RunEndangered,
@@ -58,7 +59,7 @@ def test_the_newest_good_one_is_named(story: Any) -> None:
     fail(story, 10)
     (one,) = dangers(story)
     assert one.sentence.startswith("1 checkpoint could not be saved (step 10, 1970-01-01 00:00:51Z). ")
-    assert one.sentence.endswith("The newest that was saved is of step 5.")
+    assert one.sentence.endswith("The newest good one is of step 5.")
 
 
 def test_it_is_over_once_one_is_saved_again(story: Any) -> None:
@@ -80,6 +81,46 @@ def test_a_checkpoint_that_cannot_be_read_is_another_matter(story: Any) -> None:
         "restore",
         "1 checkpoint could not be used (step 7, 1970-01-01 00:00:00Z). It is damaged.",
     )
+
+
+def test_a_checkpoint_that_was_saved_and_proves_damaged_is_not_the_newest_good_one(story: Any) -> None:
+    started(story)
+    for step in (5, 10):
+        story.steps(step - 4, step, 5).tell(CheckpointBegun, step=step, blocking=False)
+        story.wait(1).tell(CheckpointSaved, step=step)
+    story.tell(RunStarted, gpus=8)
+    story.wait(1).tell(CheckpointFailed, step=10, reason="it is damaged")
+    story.tell(CheckpointLoaded, step=5)
+    story.steps(6, 9, 5)
+    (one,) = dangers(story)
+    assert one.sentence.startswith("1 checkpoint could not be used (step 10, ")
+    assert one.sentence.endswith("It is damaged. The newest good one is of step 5.")
+    story.steps(10, 10, 5).tell(CheckpointSaved, step=10)
+    (one,) = dangers(story)
+    assert one.sentence.endswith("The newest good one is of step 10.")
+
+
+def test_of_two_writes_at_once_each_has_its_own_end(story: Any) -> None:
+    started(story).steps(1, 5, 5).tell(CheckpointBegun, step=5, blocking=False)
+    story.steps(6, 10, 5).tell(CheckpointBegun, step=10, blocking=False)
+    story.wait(1).tell(CheckpointFailed, step=5, reason=FULL)
+    (one,) = dangers(story)
+    assert (one.what, one.over_ns) == ("save", None)
+    story.wait(1).tell(CheckpointSaved, step=10)
+    (one,) = dangers(story)
+    assert (one.what, one.times) == ("save", 1)
+    assert one.over_ns is not None
+
+
+def test_snapshots_work_again_once_one_is_used(story: Any) -> None:
+    started(story).steps(1, 5, 5)
+    story.tell(CheckpointFailed, step=5, reason="it is damaged", is_snapshot=True, place="memory")
+    story.wait(1).tell(CheckpointLoaded, step=4, place="/ckpt")
+    assert dangers(story)[0].over_ns is None
+    story.wait(1).tell(CheckpointLoaded, step=4, place="memory", is_snapshot=True)
+    (one,) = dangers(story)
+    assert one.over_ns is not None
+    assert "It works again since" in one.sentence
 
 
 def test_copies_are_told_by_place(story: Any) -> None:

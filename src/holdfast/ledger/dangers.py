@@ -9,9 +9,13 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from holdfast import wording
+from holdfast.ledger.copies import copied
 from holdfast.record.events import (
+    CheckpointBegun,
     CheckpointCopied,
     CheckpointFailed,
+    CheckpointLoaded,
+    CheckpointSaved,
     CheckpointVerified,
     RunEndangered,
 )
@@ -22,6 +26,8 @@ _MEANT = {
     "connections": "The coordinator could not accept new connections: no member could have joined",
 }
 """What the run's own processes say about themselves."""
+GOOD_KEPT_MAX = 64
+"""Good checkpoints that are remembered, in case later ones prove damaged."""
 
 
 class Danger(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,26 +57,50 @@ class Weakness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dangers:
-    """All of them so far, by kind and place."""
+    """All of them so far, by kind and place.
 
-    __slots__ = ("_found",)
+    _begun: the steps of checkpoints that are being written. _good: those of the last ones that were saved and
+    have not proved damaged.
+    """
+
+    __slots__ = ("_begun", "_found", "_good")
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], Weakness] = {}
+        self._begun: frozenset[int] = frozenset()
+        self._good: tuple[int, ...] = ()
 
     def copy(self) -> "Dangers":
-        twin = Dangers()
-        twin._found = dict(self._found)
-        return twin
+        return copied(self, "_found")
 
-    def failed(self, event: CheckpointFailed, *, is_save: bool) -> None:
-        kind = "snapshot" if event.is_snapshot else "save" if is_save else "restore"
-        self._note(
-            kind, event.place if event.is_snapshot else "", event.occurred_ns, event.reason, event.step
-        )
+    def begun(self, event: CheckpointBegun) -> None:
+        self._begun |= {event.step}
 
-    def saved(self, now_ns: int) -> None:
-        self._end("save", "", now_ns)
+    def failed(self, event: CheckpointFailed) -> None:
+        now_ns, step = event.occurred_ns, event.step
+        if event.is_snapshot:
+            self._note("snapshot", event.place, now_ns, event.reason, step)
+        elif step in self._begun:
+            self._begun -= {step}
+            self._note("save", "", now_ns, event.reason, step)
+        else:
+            self._leave_out(step)
+            self._note("restore", "", now_ns, event.reason, step)
+
+    def saved(self, event: CheckpointSaved) -> None:
+        self._begun -= {event.step}
+        self._leave_out(event.step)
+        self._good = (*self._good, event.step)[-GOOD_KEPT_MAX:]
+        self._end("save", "", event.occurred_ns)
+
+    def loaded(self, event: CheckpointLoaded) -> None:
+        if event.is_snapshot:
+            for kind, place in self._found:
+                if kind == "snapshot":
+                    self._end(kind, place, event.occurred_ns)
+
+    def _leave_out(self, step: int) -> None:
+        self._good = tuple(one for one in self._good if one != step)
 
     def copied(self, event: CheckpointCopied) -> None:
         if event.reason:
@@ -82,6 +112,7 @@ class Dangers:
         if event.sound:
             self._end("proof", "", event.occurred_ns)
         else:
+            self._leave_out(event.step)
             self._note("proof", "", event.occurred_ns, event.reason, event.step)
 
     def endangered(self, event: RunEndangered) -> None:
@@ -109,13 +140,14 @@ class Dangers:
             reason = "; ".join(part for part in (found.reason, more) if part)
             self._found[kind, place] = msgspec.structs.replace(found, over_ns=now_ns, reason=reason)
 
-    def told(self, saved_step: int | None, copies: Mapping[str, tuple[int | None, str]]) -> Iterator[Danger]:
-        """Each of them with a sentence; those that are not over come first. saved_step: of the newest good
-        checkpoint. copies: by place, the newest step there.
+    def told(self, copies: Mapping[str, tuple[int | None, str]]) -> Iterator[Danger]:
+        """Each of them with a sentence; those that are not over come first. copies: by place, the newest step
+        there.
         """
         found = sorted(self._found.items(), key=lambda one: (one[1].over_ns is not None, one[1].from_ns))
         for (kind, place), one in found:
-            newest = copies.get(place, (None, ""))[0] if kind == "copy" else saved_step
+            good = max(self._good, default=None)
+            newest = copies.get(place, (None, ""))[0] if kind == "copy" else good
             yield Danger(
                 what=kind,
                 place=place,
@@ -136,7 +168,7 @@ def _sentence(kind: str, place: str, one: Weakness, newest: int | None) -> str:
         case "save" if newest is None:
             way = "There is no good checkpoint, so the run can only begin again at its start."
         case "save" | "restore" | "proof" if newest is not None:
-            way = f"The newest that was saved is of step {newest:,}."
+            way = f"The newest good one is of step {newest:,}."
         case "snapshot":
             way = "If all members are lost, the run goes back to a checkpoint."
         case "copy":

@@ -383,6 +383,7 @@ class Fold(Attempts):
     def _checkpoint_begun(self, event: events.CheckpointBegun) -> None:
         self._hear()
         self._is_bare = False
+        self.dangers.begun(event)
         if event.blocking and self.accounts.is_stepping and event.step > (self.saves.last_step or -1):
             self._stall_step = event.step
             self.accounts.enter(Category.CHECKPOINT_STALL)
@@ -393,7 +394,7 @@ class Fold(Attempts):
         self._hear()
         self._is_bare = False
         self.counts.saves += 1
-        self.dangers.saved(event.occurred_ns)
+        self.dangers.saved(event)
         self._count_bytes("checkpoints_saved", event.size_bytes)
         begun_step, begun_ns = self._writing
         tells_stall = event.stall_ns is not None or event.step in (begun_step, self._stall_step)
@@ -410,7 +411,7 @@ class Fold(Attempts):
 
     def _checkpoint_failed(self, event: events.CheckpointFailed) -> None:
         self._hear()
-        self.dangers.failed(event, is_save=event.step in (self._writing[0], self._stall_step))
+        self.dangers.failed(event)
         if not event.is_snapshot:
             self._end_stall(event.step)
 
@@ -438,6 +439,7 @@ class Fold(Attempts):
         self._is_bare = False
         self.disorder.forget()
         self.counts.loads += 1
+        self.dangers.loaded(event)
         self._count_bytes("checkpoints_loaded", event.size_bytes)
         self.saves.measure_load(event)
         known = self.loaded_step_min

@@ -189,7 +189,7 @@ class _Reader:
             bandwidth=self._bandwidth(),
             incidents=incidents,
             saved=self._saved(),
-            dangers=tuple(self.fold.dangers.told(self.fold.saves.last_step, self.fold.saves.copies)),
+            dangers=tuple(self.fold.dangers.told(self.fold.saves.copies)),
             course=self.course,
             basis=self.basis,
             estimated=self.estimated,
