@@ -27,7 +27,7 @@ from holdfast.diagnose.watch_metrics import WatchMetrics
 from holdfast.diagnose.watching import Looked, Watch, go_on
 from holdfast.drills.scenarios import play
 from holdfast.record.errors import InputError
-from holdfast.record.events import IncidentDiagnosed, RunEnded, encode
+from holdfast.record.events import IncidentDiagnosed, RunEnded, RunStarted, encode
 from holdfast.signals.frame import Reading
 from holdfast.signals.quality import Flaw
 from holdfast.signals.source import SourceError
@@ -406,6 +406,18 @@ def test_of_a_run_that_has_ended_nothing_goes_on(
     assert "to 2026-03-02 09:25:00Z, now over" in done.out
     of_nobody = holdfast("watch", "--json", "--window", "25m", *options)  # the pump is still broken
     assert json.loads(of_nobody.out)["alert"]["incident"] == "cluster/s1"
+
+
+def test_an_alert_has_the_id_and_the_name_of_the_run(
+    holdfast: Holdfast, watch: Holdfast, drill: Drill, tmp_path: Path
+) -> None:
+    started = RunStarted(id="named", occurred_ns=1_772_442_000 * S, run=drill.run, name="llama")
+    path = tmp_path / "named.jsonl"
+    path.write_bytes(encode(started))
+    assert holdfast("import", path).code == 0
+    alert = json.loads(watch("--at", "2026-03-02T09:20:00Z", "--json").out)["alert"]
+    assert alert["annotations"]["summary"].startswith(f"{drill.run} (llama) is ")
+    assert alert["labels"]["run"] == drill.run
 
 
 def test_a_diagnosis_tells_what_its_window_shows_and_what_the_record_has_besides(

@@ -37,6 +37,13 @@ def test_of_what_is_over_nothing_is_said_to_go_on(incident: Make) -> None:
     ]
 
 
+def test_a_run_is_named_by_its_id_and_its_name(incident: Make) -> None:
+    named = incident(run_name="llama")
+    assert summary(named).startswith("pretrain (llama) is 33 % slower")
+    assert "Runtime: pretrain (llama) is 33 % slower" in alert(named).annotations["description"]
+    assert alert(named).labels == alert(incident()).labels  # a name that comes late must not page again
+
+
 def test_labels_say_whose_it_is(incident: Make) -> None:
     assert alert(incident()).labels == {
         "alertname": "HoldfastIncident",

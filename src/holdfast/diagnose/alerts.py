@@ -136,7 +136,7 @@ def alert(incident: Incident) -> Alert:
 
 def summary(incident: Incident) -> str:
     """The incident in one sentence, for a pager's only line."""
-    slowed = f"{incident.run} {_is(incident)} {slowness(incident)}{_bill(incident)}"
+    slowed = f"{incident.run_label} {_is(incident)} {slowness(incident)}{_bill(incident)}"
     owner = incident.owner or "no owner yet"
     match incident.verdict:
         case "unknown":
@@ -190,7 +190,7 @@ def runtime(incident: Incident) -> str:
     who = f" Late: {members(incident.affected)}." if incident.affected else ""
     so_far = " so far" if incident.ended_ns is None else ""
     lost = f", {lasting(incident.cost.lost_run_s)} of it lost{so_far}" if incident.cost else ""
-    return f"Runtime: {incident.run} {_is(incident)} {slowness(incident)}{lost}.{who}"
+    return f"Runtime: {incident.run_label} {_is(incident)} {slowness(incident)}{lost}.{who}"
 
 
 def cost(incident: Incident) -> str:

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.signals.domains import Domain, Seam
+from holdfast.wording import run_label
 
 Verdict = Literal["cause", "not-hardware", "unknown"]
 """A cause in some system; software or data, with nothing wrong beneath; or no explanation."""
@@ -59,6 +60,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     confidence   that the named cause is right
     quality      of the telemetry behind it, between 0 and 1, with its flaws
     slowdown     time per step now over that of a healthy run
+    run_name     of its run, if that is called otherwise than its id
     affected     members that it makes late; all members if it reaches all
     decides      the observation that would settle it
     action       what to do first; `runbook` has the rest
@@ -87,3 +89,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     action: str
     runbook: str
     cost: Price | None
+    run_name: str = ""
+
+    @property
+    def run_label(self) -> str:
+        return run_label(self.run, self.run_name)

@@ -27,7 +27,8 @@ REFERENCE_AGE_NS_MAX = 300 * 10**9
 REFERENCE_AGE_TIMES = 50
 """A reading is kept for this many times as long as it took, so that a watch is not busy with it."""
 CONTEXT_KINDS = (
-    *("run.started", "run.ended", "generation.opened", "member.joined", "member.lost", "phase.entered"),
+    *("run.submitted", "run.started", "run.ended", "generation.opened", "member.joined", "member.lost"),
+    "phase.entered",
     *("checkpoint.begun", "checkpoint.saved", "checkpoint.failed", "fault.observed", "action.taken"),
     *("cost.rate", "reference.declared"),
 )
@@ -134,7 +135,19 @@ def look(
     hosts = frozenset().union(*source.hosts.values())
     covered = {run: coverage(topology, run, hosts) for run in runs}
     found = msgspec.structs.replace(found, flaws=(*skewed(source, at_ns), *found.flaws))
-    return _doubted(found, covered)
+    return _doubted(_called(found, said.events), covered)
+
+
+def _called(found: Assessment, events: Iterable[ev.KnownEvent]) -> Assessment:
+    """The same, with the names of the runs."""
+    names = {event.run: event.name for event in events if isinstance(event, ev.RunSubmitted | ev.RunStarted)}
+    incidents = tuple(
+        msgspec.structs.replace(incident, run_name=name)
+        if (name := names.get(incident.run, "")) not in ("", incident.run)
+        else incident
+        for incident in found.incidents
+    )
+    return msgspec.structs.replace(found, incidents=incidents)
 
 
 def _doubted(found: Assessment, covered: Mapping[str, Coverage]) -> Assessment:
