@@ -22,13 +22,19 @@ from holdfast.economics.finance.statement import Finance
 from holdfast.economics.pricing.cost import run_cost
 from holdfast.economics.pricing.months import month_of, months_between
 from holdfast.economics.pricing.prices import DEFAULTS
+from holdfast.ledger.accounts import START_NS_MAX
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.report import Report
 from holdfast.ledger.reporting import report
 from holdfast.record.events import (
+    ActionTaken,
     AnyEvent,
+    CheckpointLoaded,
     CostRate,
+    GenerationOpened,
     KnownEvent,
+    MemberJoined,
+    MemberLost,
     PhaseEntered,
     ReferenceDeclared,
     RunEnded,
@@ -66,7 +72,8 @@ class History:
 
     The rules of docs/ledger.md that it takes for granted: a step is useful for as long as the declared
     reference, and lost beyond it; a step that a failure or a stop cuts off is lost for as long as a step may
-    take; held GPUs between attempts are lost.
+    take; held GPUs between attempts are lost. Silence before a failure is lost if the run then goes on from
+    where it was before it; if nothing follows, it is lost if it was short, and else not known.
     """
 
     def __init__(self, random: Random, number: int, begin_ns: int) -> None:
@@ -76,6 +83,11 @@ class History:
         self.step_ns = random.randrange(10**9, 300 * 10**9)
         self.is_held = random.random() < 0.4
         self.has_phases = random.random() < 0.3
+        self.has_members = random.random() < 0.4
+        self.is_bare = not (self.has_phases or self.has_members)
+        self.is_heard = self.may_roll_back = False
+        self.drained_gpus = 0
+        self.silences_ns: list[int] = []  # before failures that nothing has followed yet
         self.step = -1
         self.truth = Truth()
         self.events: list[AnyEvent] = []
@@ -84,6 +96,7 @@ class History:
         attempts = random.randrange(1, 5)
         for attempt in range(attempts):
             self.attempt(is_last=attempt == attempts - 1)
+        self.judge(self.silences_ns)
 
     def tell(self, kind: Callable[..., KnownEvent], **fields: Any) -> None:
         event_id = f"{self.run}-{len(self.events):06}"
@@ -101,25 +114,131 @@ class History:
     def attempt(self, *, is_last: bool) -> None:
         team = self.random.choice(("", "a", "b"))
         self.tell(RunStarted, gpus=self.gpus, team=team, project=self.random.choice(("", "x")))
-        if self.random.random() < 0.3:
-            self.say_nothing()
+        if self.random.random() < 0.4 and not self.drained_gpus:
+            if not self.say_nothing(is_last=is_last):
+                return
         else:
             self.do_steps()
-            self.end(is_last=is_last)
+            if not (self.has_members and not self.drained_gpus and self.lose_members()):
+                self.end(is_last=is_last)
         if not is_last:
             gap_ns = self.random.randrange(MINUTE_NS, 20 * HOUR_NS)
             self.now_ns += gap_ns
             self.truth.lost += gap_ns * self.gpus * self.is_held
 
-    def say_nothing(self) -> None:
-        """An attempt of which nothing but its start and end is known."""
-        silent_ns = self.random.randrange(MINUTE_NS, 20 * HOUR_NS)
-        self.passes(silent_ns, unknown_ns=silent_ns)
-        self.tell(RunEnded, outcome=self.random.choice(("completed", "stopped")))
+    def judge(self, silences_ns: list[int]) -> None:
+        """Nothing tells what these were: starts, if they were short and the run ever said anything."""
+        self.truth.unknown += self.gpus * sum(
+            silent_ns for silent_ns in silences_ns if silent_ns > START_NS_MAX or not self.is_heard
+        )
+        self.truth.lost += self.gpus * sum(
+            silent_ns for silent_ns in silences_ns if silent_ns <= START_NS_MAX and self.is_heard
+        )
+
+    def say_nothing(self, *, is_last: bool) -> bool:
+        """An attempt of which nothing but its start and end is known, or what it loaded. Return whether it
+        was said to have ended.
+        """
+        is_loaded = self.load()
+        silent_ns = self.be_silent()
+        how = self.random.choice(("completed", "stopped", "failed", *(() if is_last else ("vanished",))))
+        if how in ("failed", "vanished"):
+            self.silences_ns.append(silent_ns)
+        elif is_loaded:
+            self.judge([silent_ns])
+        else:
+            self.truth.unknown += silent_ns * self.gpus
+        if how == "vanished":
+            return False
+        self.tell(RunEnded, outcome=how)
+        self.may_roll_back = how != "completed"
+        return True
+
+    def load(self) -> bool:
+        """Go on from an earlier step: those after it are lost, until they are done again."""
+        if not self.may_roll_back or self.step < 1 or self.random.random() < 0.5:
+            return False
+        self.passes(self.some_ns(5))
+        back = self.random.randrange(min(self.step, 12))
+        self.step -= back
+        self.truth.useful -= back * self.step_ns * self.gpus
+        self.truth.lost += back * self.step_ns * self.gpus
+        self.go_on()
+        self.tell(CheckpointLoaded, step=self.step)
+        self.is_bare = False
+        return True
+
+    def join(self) -> None:
+        """The members come; if a node is drained, half of them."""
+        if self.drained_gpus:
+            self.tell(MemberJoined, subject="half", gpus=self.gpus - self.drained_gpus)
+        elif self.has_members:
+            self.members = [f"m{number}" for number in range(2 if self.gpus > 1 else 1)]
+            for name in self.members:
+                self.tell(MemberJoined, subject=name, gpus=self.gpus // len(self.members))
+
+    def lose_members(self) -> bool:
+        """Lose a member, again and again. Return whether the attempt ends without another step."""
+        silences_ns: list[int] = []  # since the latest loss
+        losses = 0
+        while self.random.random() < 0.5:
+            if not losses:
+                self.passes(self.some_ns(2))
+            self.silences_ns += silences_ns
+            losses += 1
+            lost = self.random.randrange(len(self.members))
+            self.tell(MemberLost, subject=self.members[lost])
+            self.members[lost] = f"{losses}-{self.members[lost]}"
+            silences_ns = [self.be_silent()]
+            self.tell(MemberJoined, subject=self.members[lost], gpus=self.gpus // len(self.members))
+            for _ in range(self.random.randrange(1, 3)):
+                self.tell(GenerationOpened, members=tuple(self.members))
+                silences_ns.append(self.be_silent())
+        if not losses:
+            return False
+        how = self.random.choice(("completed", "stopped", "failed", "steps"))
+        if how == "failed":
+            self.silences_ns += silences_ns
+        elif how == "steps":
+            self.silences_ns += silences_ns
+            self.go_on()
+            self.commit_steps(2)
+            return False
+        else:
+            self.judge(silences_ns)
+        self.tell(RunEnded, outcome=how)
+        self.may_roll_back = how != "completed"
+        return True
+
+    def be_silent(self) -> int:
+        silent_ns = self.random.randrange(MINUTE_NS, self.random.choice((START_NS_MAX, 20 * HOUR_NS)))
+        self.now_ns += silent_ns
+        return silent_ns
+
+    def go_on(self) -> None:
+        """The run goes on from where it was: what it did in silence is lost."""
+        self.truth.lost += sum(self.silences_ns) * self.gpus
+        self.silences_ns = []
+
+    def commit_steps(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step_once()
+            self.tell(StepCommitted, step=self.step)
+
+    def step_once(self, slow_ns: int = 0) -> None:
+        """On half of the GPUs a step takes twice as long."""
+        times = 2 if self.drained_gpus else 1
+        self.passes(times * self.step_ns + slow_ns, useful_ns=self.step_ns)
+        self.step += 1
 
     def do_steps(self) -> None:
         """Steps, some of them slow, some without a line; the first ones and the last one have one."""
+        self.load()
         self.passes(self.some_ns(5))  # the start: it has no line of its own
+        self.join()
+        self.passes(self.some_ns(5))
+        self.go_on()
+        self.is_heard = True
         if self.has_phases:
             self.tell(PhaseEntered, phase="step")
         steps = self.random.randrange(6, 40)
@@ -130,21 +249,20 @@ class History:
                 self.passes(self.some_ns(2))
                 self.tell(PhaseEntered, phase="step")
             slow_ns = self.some_ns(3) if self.random.random() < 0.2 else 0
-            self.passes(self.step_ns + slow_ns, useful_ns=self.step_ns)
-            self.step += 1
+            self.step_once(slow_ns)
             if not (min(hole) <= number < max(hole) and not self.has_phases) or number == steps - 1:
                 self.tell(StepCommitted, step=self.step)
-        self.passes(self.step_ns, useful_ns=self.step_ns)
-        self.step += 1
-        self.tell(StepCommitted, step=self.step)
+        self.commit_steps(1)
 
     def end(self, *, is_last: bool) -> None:
         """What followed the last step is not known, unless a rule of the ledger says what it was."""
         silent_ns = self.random.choice((0, self.some_ns(2), self.some_ns(200)))
         cut_off_ns = min(silent_ns, self.step_ns)
         how = self.random.choice(("completed", "stopped", "failed", *(("goes on",) if is_last else ())))
+        if self.drained_gpus:
+            how = "failed"
         if how == "completed":
-            self.passes(silent_ns, unknown_ns=0 if self.has_phases else silent_ns)
+            self.passes(silent_ns, unknown_ns=silent_ns if self.is_bare else 0)
         elif how == "stopped":
             self.passes(silent_ns, unknown_ns=silent_ns - cut_off_ns)
         elif how == "failed":
@@ -153,7 +271,15 @@ class History:
             self.passes(silent_ns, unknown_ns=silent_ns)
             self.tell(CostRate, usd_per_gpu_hour=float(self.price))
             return
+        if self.drained_gpus:
+            self.tell(ActionTaken, action="restore", subject="half-2")
+            self.drained_gpus = 0
+        elif how == "failed" and self.gpus > 1 and not is_last and self.random.random() < 0.3:
+            self.tell(ActionTaken, action="drain", subject="half-2", gpus=self.gpus // 2)
+            self.drained_gpus = self.gpus // 2
+            self.is_bare = False
         self.tell(RunEnded, outcome=how)
+        self.may_roll_back = how != "completed"
 
     def reported(self, edges_ns: set[int]) -> Report:
         ledger = Ledger(cuts_ns=edges_ns)
@@ -211,7 +337,7 @@ def test_the_three_amounts_are_the_truth_everywhere(seed: int) -> None:
 
 def is_line(event: AnyEvent) -> bool:
     """Whether the run itself said something."""
-    return isinstance(event, StepCommitted | PhaseEntered)
+    return isinstance(event, StepCommitted | PhaseEntered | CheckpointLoaded)
 
 
 def invoiced(told: Finance) -> tuple[int, int, int]:
