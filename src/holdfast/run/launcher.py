@@ -32,7 +32,7 @@ from holdfast.run.lines import LINES_FILE
 from holdfast.run.nodes import LineOutlet, NodeAgent, end_orphans
 from holdfast.run.output import STREAMS, Printer, View
 from holdfast.run.prover import ProofOrder
-from holdfast.run.site import Site, reach, survey
+from holdfast.run.site import Site, is_here, reach, survey
 from holdfast.run.started_with import forget, keep
 from holdfast.run.state import RunPolicy
 from holdfast.run.status import Status
@@ -455,7 +455,7 @@ async def _join(order: Order, site: Site, voice: "_Voice") -> int:
             hint="Leave --run out, or choose another port.",
         )
     names = _names(order, is_first=False)
-    is_here = run in going_runs(order.home)
+    is_record_here = run in going_runs(order.home)
     voice.say(f"{wording.many(len(names), 'node')} of this machine for run {run}, coordinated at {site}")
     viewer = Viewer(site, lambda _said: None, seek_s=order.policy.wait_s, seen=NO_LINES)
     nodes = [
@@ -495,8 +495,10 @@ async def _join(order: Order, site: Site, voice: "_Voice") -> int:
         await asyncio.gather(*chores, return_exceptions=True)
     if received:
         return 128 + received[0]
-    if over is not None:
-        voice.say(end_line(run, over, "" if is_here else viewer.place[0]))
+    # The heir of this machine, if it has taken the run over, has told the end itself.
+    has_moved_here = viewer.place != (site.host, site.port) and is_here(viewer.place[0])
+    if over is not None and not has_moved_here:
+        voice.say(end_line(run, over, "" if is_record_here else viewer.place[0]))
     if EXIT_DISCONNECTED in codes:
         voice.say(f"the coordinator at {site} is gone")
         if is_lost:
