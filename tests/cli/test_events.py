@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, count, islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from holdfast.record.journal import line_of
 from holdfast.record.recorder import Recorder
 from holdfast.record.sqlite import SqliteStore
 from holdfast.record.store import EVERYTHING, Selection
+from holdfast.wording import stamp
 
 QUIET_S = 1.5
 """Longer than a follower sleeps: time for it to say something twice."""
@@ -243,26 +244,82 @@ def test_since_takes_how_long_ago(holdfast: Any, tmp_path: Path) -> None:
     assert (wrong.code, "or as 1h for an hour ago" in wrong.err) == (2, True)
 
 
-@given(st.lists(st.tuples(st.sampled_from("bcwo"), st.integers(0, 6)), max_size=30))
-def test_every_event_is_in_one_line(told: list[tuple[str, int]]) -> None:
+@given(
+    st.lists(st.tuples(st.sampled_from("bcwo"), st.integers(0, 6), st.sampled_from([1, 2, 300])), max_size=30)
+)
+def test_every_event_is_in_one_line(told: list[tuple[str, int, int]]) -> None:
     """Each event but those of steps has its line, and the stretches have all steps in their order."""
     kinds = {"b": StepBegun, "c": StepCommitted, "w": StepWitnessed}
-    events: list[AnyEvent] = [
-        RunStarted(id=str(number), occurred_ns=number)
-        if kind == "o"
-        else kinds[kind](id=str(number), occurred_ns=number, step=step)
-        for number, (kind, step) in enumerate(told)
-    ]
-    lines = _Lines(_line, is_each=False)
-    shown = [str(line) for line in (*chain.from_iterable(map(lines.take, events)), *lines.rest())]
-    assert len([line for line in shown if "run.started" in line]) == len(
-        [one for one in told if one[0] == "o"]
-    )
-    assert [line[:20] for line in shown] == sorted(line[:20] for line in shown)
+    events: list[AnyEvent] = []
+    at_s = 0
+    for kind, step, after_s in told:
+        at_s += after_s
+        envelope: dict[str, Any] = {"id": f"{at_s}", "occurred_ns": at_s * 10**9}
+        events.append(RunStarted(**envelope) if kind == "o" else kinds[kind](step=step, **envelope))
+    shown = shortened(events)
+    begins = [events.index(one) for one in events if any(line.startswith(time_of(one)) for line in shown)]
+    assert len(begins) == len(shown)
+    for line, begin, end in zip(shown, begins, [*begins, len(events)][1:], strict=True):
+        if isinstance(events[begin], RunStarted):
+            assert ("run.started" in line, end) == (True, begin + 1)
+            continue
+        steps = [
+            one.step
+            for one in events[begin:end]
+            if isinstance(one, StepBegun | StepCommitted | StepWitnessed)
+        ]
+        assert len(steps) == end - begin
+        assert steps == sorted(steps)
+        first, last = steps[0], steps[-1]
+        if len(steps) > 1:
+            assert f"  {first} to {last}," in line or (first == last and f"  {first}," in line)
+        else:
+            assert f"step={first}" in line
     assert len(list(chain.from_iterable(map(_Lines(_line, is_each=True).take, events)))) == len(events)
-    if events and all(kind == "c" for kind, _ in told):
-        falls = sum(later <= earlier for (_, earlier), (_, later) in pairwise(told))
+    if events and all((kind, after_s) == ("c", 1) for kind, _, after_s in told):
+        falls = sum(later <= earlier for (_, earlier, _), (_, later, _) in pairwise(told))
         assert len(shown) == 1 + falls
+
+
+def shortened(events: Iterable[AnyEvent]) -> list[str]:
+    lines = _Lines(_line, is_each=False)
+    return [str(line) for line in (*chain.from_iterable(map(lines.take, events)), *lines.rest())]
+
+
+def time_of(event: AnyEvent) -> str:
+    return stamp(event.occurred_ns)
+
+
+def committed(*steps: tuple[int, float]) -> list[StepCommitted]:
+    """These steps, at these seconds."""
+    return [StepCommitted(id=f"{step}", occurred_ns=round(at_s * 10**9), step=step) for step, at_s in steps]
+
+
+@pytest.mark.parametrize(
+    ("steps", "lines"),
+    [
+        ([(step, step * 10.0) for step in range(1, 101)], ["1 to 100, in 16 min 30 s, 10 s a step"]),
+        (
+            [(step, step * 10.0) for step in range(100, 501, 100)],
+            ["100 to 500, one in 100 recorded, in 1 h 6 min, 10 s a step"],
+        ),
+        (
+            [(step, step * 1.0) for step in (*range(1, 41), *range(51, 101))],
+            ["1 to 100, 90 of 100 recorded, in 1 min 39 s, 1 s a step"],
+        ),
+        (
+            [(step, step + (900.0 if step > 50 else 0.0)) for step in range(1, 101)],
+            [
+                "1 to 50, in 49 s, 1 s a step",
+                "51 to 100, in 49 s, 1 s a step, after 15 min 1 s without a step",
+            ],
+        ),
+    ],
+    ids=["each step", "every hundredth", "some missing", "a standstill"],
+)
+def test_a_stretch_says_how_long_a_step_takes(steps: list[tuple[int, float]], lines: list[str]) -> None:
+    shown = [line.split(maxsplit=4)[-1] for line in shortened(committed(*steps))]
+    assert shown == lines
 
 
 def test_following_shows_the_last_lines_first(

@@ -30,6 +30,10 @@ SHA256_CHARS = 12
 """As much of a fingerprint as tells scripts apart; `--json` has all of it."""
 KIND_AT = 22
 """Where the kind of an event begins in its line."""
+PAUSE_TIMES, PAUSE_NS_MIN = 5, 10 * 10**9
+"""Without a step for so many usual ones, and at least for so long, steps paused."""
+MEASURED_MIN = 3
+"""Commits that tell how long a step takes."""
 _ENVELOPE = frozenset(ev.Event.__struct_fields__)
 
 
@@ -123,46 +127,80 @@ def _echo(line: str | bytes) -> None:
 
 
 class _Stretch(msgspec.Struct, kw_only=True):
-    """Steps one after another, and nothing else between them."""
+    """Steps one after another, with nothing else between them and no pause.
+
+    paused_ns: how long before it no step came, if that was a pause. committed: its first commit and its last.
+    apart: the least and the most steps from one commit to the next.
+    """
 
     first: _Step
     last: _Step
-    begun_step: int
-    committed: list[int]
-    """When steps were committed: the first and the last of them."""
-    committed_step: int = -1
+    paused_ns: int = 0
+    committed: tuple[ev.StepCommitted, ev.StepCommitted] | None = None
+    apart: tuple[int, int] | None = None
     count: int = 0
     skipped: int = 0
 
     @classmethod
-    def at(cls, event: _Step) -> "_Stretch":
-        return cls(first=event, last=event, begun_step=event.step, committed=[])
+    def at(cls, event: _Step, paused_ns: int = 0) -> "_Stretch":
+        begun = cls(first=event, last=event, paused_ns=paused_ns)
+        begun.takes(event)
+        return begun
 
     def takes(self, event: _Step) -> bool:
-        """Whether the event goes on with these steps; a step that is done again does not."""
-        is_again = isinstance(event, ev.StepCommitted) and event.step <= self.committed_step
+        """Whether the event goes on with these steps. A step that is done again does not, nor one after a
+        pause.
+        """
+        known = self.committed
+        is_again = isinstance(event, ev.StepCommitted) and known is not None and event.step <= known[1].step
         is_later = event.step >= self.last.step and not is_again
-        if not is_later or event.subject != self.first.subject:
+        if not is_later or event.subject != self.first.subject or self.pause_ns(event):
             return False
         self.last = event
         if isinstance(event, ev.StepCommitted):
-            self.committed = [*self.committed[:1], event.occurred_ns]
-            self.committed_step, self.count = event.step, self.count + 1
+            if known is not None:
+                more = event.step - known[1].step
+                least, most = self.apart or (more, more)
+                self.apart = min(least, more), max(most, more)
+            self.committed = (event if known is None else known[0]), event
+            self.count += 1
             self.skipped += len(event.skipped_lanes)
         return True
+
+    def pause_ns(self, event: _Step) -> int:
+        """How long no step came before this one, if that is far longer than steps take; else 0."""
+        if self.count < MEASURED_MIN:
+            return 0
+        since_ns = event.occurred_ns - self.last.occurred_ns
+        usual_ns = self._step_ns * max(1, event.step - self.last.step)
+        return since_ns if since_ns > max(PAUSE_NS_MIN, PAUSE_TIMES * usual_ns) else 0
+
+    @property
+    def _step_ns(self) -> int:
+        assert self.committed is not None
+        first, last = self.committed
+        return (last.occurred_ns - first.occurred_ns) // (last.step - first.step)
 
     @property
     def line(self) -> str:
         first, last = self.first.step, self.last.step
-        steps = f"{first:,}" if first == last else f"{first:,} to {last:,}"
-        lasted = self.last.occurred_ns - self.first.occurred_ns
-        told = f"{steps}, in {wording.duration(lasted)}"
+        told = [f"{first:,}" if first == last else f"{first:,} to {last:,}"]
+        if self.committed is not None and self.apart not in (None, (1, 1)):
+            told.append(self._recorded(*self.committed))
+        told.append(f"in {wording.duration(self.last.occurred_ns - self.first.occurred_ns)}")
         if self.count > 1:
-            each_ns = (self.committed[-1] - self.committed[0]) // (self.count - 1)
-            told += f", {wording.duration(each_ns)} a step"
+            told.append(f"{wording.duration(self._step_ns)} a step")
+        if self.paused_ns:
+            told.append(f"after {wording.duration(self.paused_ns)} without a step")
         if self.skipped:
-            told += f", {wording.many(self.skipped, 'lane')} skipped"
-        return _columns(self.first, "steps", told)
+            told.append(f"{wording.many(self.skipped, 'lane')} skipped")
+        return _columns(self.first, "steps", ", ".join(told))
+
+    def _recorded(self, first: ev.StepCommitted, last: ev.StepCommitted) -> str:
+        least, most = self.apart or (1, 1)
+        if least == most:
+            return f"one in {least:,} recorded"
+        return f"{self.count:,} of {last.step - first.step + 1:,} recorded"
 
 
 class _Lines:
@@ -183,9 +221,9 @@ class _Lines:
             yield from self.rest()
             yield self._write(event)
         elif self._stretch is None or not self._stretch.takes(event):
+            paused_ns = 0 if self._stretch is None else self._stretch.pause_ns(event)
             yield from self.rest()
-            self._stretch = _Stretch.at(event)
-            self._stretch.takes(event)
+            self._stretch = _Stretch.at(event, paused_ns)
 
     def _is_again(self, event: ev.IncidentDiagnosed) -> bool:
         """Whether an incident goes on, with the cause that was last shown."""
