@@ -4,14 +4,19 @@ import os
 import pty
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.record.errors import InputError
 from holdfast.record.events import StepCommitted, encode
+from holdfast.record.importers import Options
+from holdfast.record.importers.taking import Taking
 from holdfast.record.journal import line_of
+from holdfast.record.sqlite import SqliteStore
+from holdfast.signals.step_files import steps_in
 
 BEGAN_S = 1_760_000_000
 
@@ -152,10 +157,88 @@ def test_what_a_step_log_may_be_can_be_imported(holdfast: Any, tmp_path: Path, d
     assert "events: 0 new, 4 known" in again
     assert "step log (40 lines" in holdfast("import", data / "wandb", "--run", "w").out
     nameless = holdfast("import", "named.csv")
-    assert (nameless.code, "does not say which run it is of" in nameless.err) == (2, True)
+    assert (nameless.code, "The run is called named, after the file." in nameless.out) == (0, True)
     (tmp_path / "empty").mkdir()
     refused = holdfast("import", "empty")
     assert (refused.code, "holds no journal of Holdfast and no files" in refused.err) == (
         2,
         True,
     )
+
+
+def test_a_run_is_called_after_its_file_unless_lines_name_one(holdfast: Any, tmp_path: Path) -> None:
+    done = holdfast("import", write_steps(tmp_path / "llama.csv", 1, 5), "--gpus", "8")
+    assert (done.code, done.out.splitlines()[1]) == (0, "  The run is called llama, after the file.")
+    (tmp_path / "two.jsonl").write_text(
+        '{"run":"a","step":1,"time":1760000000}\n{"step":2,"time":1760000010}\n', encoding="utf-8"
+    )
+    done = holdfast("import", tmp_path / "two.jsonl")
+    assert "events: 1 new; 1 lines skipped" in done.out
+    assert {one["run"] for one in holdfast("runs", "--json").json} == {"llama", "a"}
+
+
+def test_a_pipe_has_no_name(environment: dict[str, str], tmp_path: Path) -> None:
+    path = write_steps(tmp_path / "steps.csv", 1, 5)
+    done = subprocess.run(
+        ["bash", "-c", f"cat {path} | {sys.executable} -m holdfast import /dev/stdin"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "/dev/stdin does not say which run it is of." in done.stderr
+
+
+def test_a_log_without_times_is_told_of_without_them(holdfast: Any, tmp_path: Path) -> None:
+    path = tmp_path / "export.csv"
+    path.write_text(
+        '"Step","sky - train/loss"\n' + "".join(f'"{10 * n}","{9 - n}"\n' for n in range(9)), "utf-8"
+    )
+    done = holdfast("import", path, "--gpus", "8")
+    assert done.code == 0, done.err
+    assert "sky: 9 steps logged, from 0 to 80; loss 9 to 1. The log has no times" in done.out
+    assert "0 new" in holdfast("import", path, "--gpus", "8").out
+    report = " ".join(holdfast("report", "sky").out.split())
+    assert "times not known" in report
+    assert "The log has no times" in report
+    assert holdfast("report", "sky", "--json").json["counts"]["steps"] == 81  # a log of every tenth
+    assert "what it cost is not known" in holdfast("cost", "sky").out
+    (listed,) = holdfast("runs", "--json").json
+    assert (listed["cost_usd"], listed["gpu_hours"]) == (None, 0)
+    spent = holdfast("finance").out
+    for text in (report, spent, holdfast("runs").out):
+        assert "1970" not in text or text is spent
+
+
+def read_bytes() -> int:
+    """How much this process has read so far, from files and whatever else."""
+    return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
+
+
+def test_a_long_file_of_metrics_is_refused_by_its_ends(tmp_path: Path) -> None:
+    path = tmp_path / "signals.om"
+    series = b'DCGM_FI_DEV_GPU_UTIL{gpu="0",Hostname="n1"} 98 1772442000.000\n'
+    with path.open("wb") as file:
+        file.write(b"# HELP DCGM_FI_DEV_GPU_UTIL Busy.\n# TYPE DCGM_FI_DEV_GPU_UTIL gauge\n")
+        for _ in range(180):
+            file.write(series * (2**20 // len(series)))
+        file.write(b"# EOF\n")
+    assert path.stat().st_size > 170 * 2**20
+    with SqliteStore(tmp_path / "s.sqlite") as store:
+        taking = Taking(store=store, options=Options(), steps_in=steps_in, watched=lambda _: nullcontext())
+        before = read_bytes()
+        with pytest.raises(InputError, match="holds metrics"):
+            taking.take(path)
+        assert read_bytes() - before < 4 * 2**20
+    path.unlink()
+
+
+def test_a_long_log_of_steps_with_a_long_head_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "megatron.log"
+    head = "arguments: x\n" * 60_000
+    path.write_text(
+        head + "[2026-03-02 09:00:00] iteration 1/ 9 | x\n[2026-03-02 09:00:10] iteration 2/ 9 | x\n"
+    )
+    assert [step for _, step in steps_in(path)] == [1, 2]

@@ -61,6 +61,9 @@ def _incident(console: Console, cost: layers.IncidentCost) -> None:
 
 def _run(console: Console, cost: layers.RunCost) -> None:
     console.print(Text("Run ", style="bold").append(_named(wording.run_label(cost.run, cost.run_name))))
+    if not cost.last_ns:
+        console.print("The log that it was imported from has no times, so what it cost is not known.")
+        return
     lasted = wording.duration(cost.last_ns - cost.first_ns)
     console.print(f"{wording.span(cost.first_ns, cost.last_ns)}, {lasted}, {wording.many(cost.gpus, 'GPU')}")
     if cost.window != (None, None):

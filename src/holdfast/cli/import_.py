@@ -20,7 +20,8 @@ from holdfast.signals.step_files import steps_in
 class _Flags(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[Path, ...] = argument(nargs=-1, required=True, type=click.Path(path_type=Path))
     run: str | None = option(
-        "The run that the files belong to; Holdfast's own events keep theirs.",
+        "The run that the files belong to; Holdfast's own events keep theirs.  [default: as the file says,",
+        "else the file's name]",
         metavar="NAME",
     )
     gpus: int | None = option("How many GPUs the run has, if the file does not say.", type=int)
@@ -43,6 +44,7 @@ def command(given: _Flags) -> int:
     The format is recognised: journals of Holdfast (a file or a whole directory), event logs of Google's
     resiliency tool, `sacct -P` output of Slurm, InfiniteHBD's fault trace, CSV and JSON lines, and the
     formats of `--step-log`: Megatron's log, TensorBoard's and W&B's files or directories (docs/import.md).
+    W&B's CSV export and logs without times are read for what they have.
     Importing the same file twice changes nothing. Lines that cannot be read are counted and shown with their
     numbers.
     """
@@ -99,6 +101,8 @@ def _show(results: list[FileResult], *, as_json: bool) -> None:
         return
     for result in results:
         click.echo(printable(_sentence(result)))
+        for told in result.told:
+            click.echo(printable(f"  {told}"))
         for line in result.skipped_lines:
             click.echo(printable(f"  skipped {line}"), err=True)
         if result.skipped > len(result.skipped_lines):

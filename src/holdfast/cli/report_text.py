@@ -65,7 +65,8 @@ def _head(console: Console, told: Report) -> None:
     console.print(Text("Run ", style="bold").append(printable(told.label)))
     length = wording.duration(told.last_ns - told.first_ns)
     gpus = wording.many(told.gpus, "GPU")
-    console.print(f"{wording.span(told.first_ns, told.last_ns)}, {length}, {gpus}")
+    when = "times not known" if told.is_untimed else f"{wording.span(told.first_ns, told.last_ns)}, {length}"
+    console.print(f"{when}, {gpus}")
     if (ended := told.ended) is not None:
         words = wording.ending(ended.outcome, ended.reason, ended.survived_errors)
         console.print(printable(words), style="red" if ended.outcome == "failed" else "")

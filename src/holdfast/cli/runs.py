@@ -85,9 +85,9 @@ def _cells(one: Listed, now_ns: int, *, has_unknown: bool) -> tuple[str, ...]:
         amount = wording.usd_cell(one.cost_usd, one.cost_usd)
         cost = f"{ASSUMED}{amount}" if one.cost_assumed and one.cost_usd else amount
     return (
-        wording.stamp(one.last_ns),
+        wording.stamp(one.last_ns) if one.last_ns else wording.UNKNOWN,
         _outcome(one, now_ns),
-        wording.duration(one.last_ns - one.first_ns),
+        wording.duration(one.last_ns - one.first_ns) if one.last_ns else wording.UNKNOWN,
         f"{one.gpu_hours:,.1f}",
         f"{ASSUMED}{useful}" if one.useful_basis and one.useful_share else useful,
         *((wording.percent(one.unknown_share),) if has_unknown else ()),

@@ -32,6 +32,9 @@ def remarks(told: Report, fold: Fold) -> tuple[str, ...]:
 
 def _of_the_record(told: Report, fold: Fold) -> Iterator[str]:
     counts, goodput = fold.counts, told.goodput
+    if told.is_untimed:
+        yield "The log has no times: steps and their order are known, not how long they took or cost."
+        return
     if not told.gpus:
         yield "No GPUs are recorded for this run; import it with --gpus."
     elif not told.paid_gpu_ns:

@@ -365,5 +365,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     remarks: tuple[str, ...]
 
     @property
+    def is_untimed(self) -> bool:
+        """Whether the log that it was imported from has no times: only steps and their order are known."""
+        return self.is_cut_off and not self.known_ns
+
+    @property
     def label(self) -> str:
         return wording.run_label(self.run, self.name)

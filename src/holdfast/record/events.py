@@ -42,7 +42,9 @@ IncidentState = Literal["open", "changed", "resolved"]
 ControlMode = Literal["act", "shadow"]
 ControlStage = Literal["decided", "done", "failed", "over"]
 
-IMPORTED = frozenset({"google-resiliency", "infinitehbd", "sacct", "table"})
+UNTIMED = "trainer log"
+"""The source of events of a log that may have no times: they are at 0 then, in the order of their steps."""
+IMPORTED = frozenset({"google-resiliency", "infinitehbd", "sacct", "table", UNTIMED})
 """Sources of events that were made from the lines of a log. Where the log ends, nothing more is known."""
 
 
@@ -186,7 +188,7 @@ class StepWitnessed(Event, frozen=True, kw_only=True, tag_field="kind", tag="ste
     that checkpoint. A process that loads the checkpoint and computes the step must get the same result.
 
     loss: of the step, as text, since it may be NaN or infinite. print: 64 bits of weights, buffers and
-    optimizer state after the step, in hexadecimal digits.
+    optimizer state after the step, in hexadecimal digits; empty if only a trainer's log tells the loss.
     """
 
     step: StepNumber

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from holdfast.record.errors import InputError
-from holdfast.record.importers.intake import time_ns
+from holdfast.record.importers.intake import ends_of, time_ns
 from holdfast.record.untrusted import UNDECODABLE, decoded
 from holdfast.signals import wandb_file
 from holdfast.signals.frame import Frame
@@ -107,6 +107,14 @@ class StepFiles:
         if grown := sorted(shown for path in self._files() for shown in self._grown(path)):
             self._made.take(grown)
         return self._made.in_order
+
+    def shows_steps(self) -> bool:
+        """Whether the head or the tail has a step, if it is a text: a long one is not read in vain."""
+        path = self._path
+        if not path.is_file() or path.match(EVENT_FILES) or path.suffix == WANDB_SUFFIX:
+            return True
+        lines = ends_of(path).decode("utf-8", "replace").splitlines()
+        return bool(self._lines(path, lines, is_first=True))
 
     def _files(self) -> list[Path]:
         if self._path.is_dir():
@@ -243,6 +251,8 @@ def steps_in(path: Path) -> list[Shown]:
     """The steps in a log, or in the files of TensorBoard or W&B; empty for any other file."""
     files, count = StepFiles(path), -1
     try:
+        if not files.shows_steps():
+            return []
         while len(shown := files.steps()) > count:  # a large file is read in parts
             count = len(shown)
     except (InputError, OSError):

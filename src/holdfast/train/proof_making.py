@@ -61,7 +61,9 @@ class ProofRecord(NamedTuple):
     def of(cls, store: Store, name: str) -> "ProofRecord":
         """The record of a run. If a step was done again, the last time counts."""
         found = store.select(Selection(run=name, kinds=("step.witnessed",))) if name else ()
-        return cls(store, name, {one.step: one for one in found if isinstance(one, StepWitnessed)})
+        return cls(
+            store, name, {one.step: one for one in found if isinstance(one, StepWitnessed) and one.print}
+        )
 
 
 def proven_in(root: Path, known: ProofRecord, asked: ProofRequest) -> CheckpointProof:

@@ -405,7 +405,11 @@ class _Reader:
                 f"{many(silent, 'run')} reported neither steps nor checkpoints: it is not known what their "
                 "spend brought."
             )
-        if cut_off := sum(report.is_cut_off for report in reports):
+        if untimed := sum(report.is_untimed for report in reports):
+            remarks.append(
+                f"{many(untimed, 'run')} from logs without times: their cost is unknown, and counts as 0."
+            )
+        if cut_off := sum(report.is_cut_off and not report.is_untimed for report in reports):
             remarks.append(
                 f"{many(cut_off, 'run')} did not end before the log that tells of them: nothing is counted "
                 "after its last line."

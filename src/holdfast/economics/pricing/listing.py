@@ -59,7 +59,7 @@ def listed(store: Store, summary: RunSummary, prices: Prices, now_ns: int, simul
         useful_share=told.goodput.total,
         unknown_share=share(told.split.unknown_gpu_ns, told.paid_gpu_ns),
         useful_basis=told.goodput.basis,
-        cost_usd=None if simulated or not told.gpus else float(usd),
+        cost_usd=None if simulated or not told.gpus or told.is_untimed else float(usd),
         cost_assumed=any(charge.price.assumed for charge in charges),
         simulated=simulated,
     )

@@ -32,6 +32,7 @@ __all__ = ["FileReading", "Format", "Imported", "Options", "Skipped", "Watch", "
 
 _JOURNAL = re.compile(rb"^[0-9a-f]{8} \{", re.MULTILINE)
 _SACCT_WITHOUT_HEADER = re.compile(rb"[0-9]+[0-9_+.a-z\[\]-]*\|")
+_METRICS = re.compile(rb"# (?:HELP|TYPE|UNIT) [A-Za-z_:]")
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ", b"BZh", b"PK\x03\x04")
 """How files of gzip, zstd, xz, bzip2 and zip begin."""
 
@@ -130,6 +131,12 @@ def _refusal(head: bytes, name: str) -> InputError:
         return InputError(f"{name} is empty.", hint="Check that whatever writes it has run.")
     if head.startswith(_COMPRESSED):
         return InputError(f"{name} is compressed.", hint=f"Unpack it first, as in `zcat {name} > log.jsonl`.")
+    if _METRICS.match(head):
+        return InputError(
+            f"{name} holds metrics (OpenMetrics), not events or steps.",
+            hint="Load it into a Prometheus (`promtool tsdb create-blocks-from openmetrics FILE`), and name "
+            "that to `holdfast diagnose` with --prometheus.",
+        )
     if b"\0" in head:
         return InputError(f"{name} is binary, not text.", hint="If it is text in UTF-16, save it as UTF-8.")
     if _SACCT_WITHOUT_HEADER.match(head):

@@ -6,21 +6,24 @@ cannot be used at all raises an `InputError`.
 """
 
 import hashlib
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 
 import msgspec
 
 from holdfast.record.errors import InputError
 from holdfast.record.events import NAME_CHARS_MAX, AnyEvent, CostRate, Event, ReferenceDeclared
+from holdfast.record.untrusted import printable
 from holdfast.wording import many
 
-Format = Literal["journal", "google-resiliency", "infinitehbd", "sacct", "csv", "jsonl"]
+Format = Literal["journal", "google-resiliency", "infinitehbd", "sacct", "csv", "jsonl", "trainer log"]
 Made = TypeVar("Made", bound=Event)
 Watch = Callable[[int], None]
 """Called now and then with the number of bytes read."""
@@ -30,6 +33,9 @@ LINE_BYTES_MAX = 1 << 20
 
 HEAD_LINES_MAX = 20
 """How many lines detection may look at: a log that was cut at the front has one broken line, not twenty."""
+
+ENDS_BYTES = 1 << 18
+"""Of a file's head, and of its tail."""
 
 BLOCK_BYTES = 1 << 20
 """Bytes between two reports of progress, and per read if no lines are needed."""
@@ -229,6 +235,11 @@ class FileReading:
                 self._runs.add(event.run)
             yield event
 
+    @property
+    def run(self) -> str | None:
+        """The one run that the events so far are about; None if there is none, or are several."""
+        return next(iter(self._runs)) if len(self._runs) == 1 else None
+
     def imported(self) -> Imported:
         """The account, complete once the last event has been drawn."""
         return Imported(
@@ -248,6 +259,29 @@ def reason_of(error: Exception) -> str:
         return "it is nested too deeply"
     said, _, path = str(error).partition(" - at `$.")
     return f"{path.removesuffix('`')}: {said}" if path else said
+
+
+def named_after(name: str) -> str:
+    """The run that a file or directory is named after; empty for a pipe."""
+    path = Path(name)
+    if path.parts[:2] in (("/", "dev"), ("/", "proc")) or not (path.is_file() or path.is_dir()):
+        return ""
+    of_tensorboard = path.name.startswith("events.out.tfevents.")  # which names a moment and a host
+    named = (
+        path.resolve().parent.name if of_tensorboard else path.stem if path.is_file() else path.resolve().name
+    )
+    return printable(named.strip())[:NAME_CHARS_MAX]
+
+
+def ends_of(path: Path) -> bytes:
+    """The head and the tail of a file, by which it is recognised however long it is."""
+    with readable(str(path)), path.open("rb") as stream:
+        head = stream.read(ENDS_BYTES)
+        left = stream.seek(0, os.SEEK_END) - len(head)
+        if left <= 0:
+            return head
+        stream.seek(-min(left, ENDS_BYTES), os.SEEK_END)
+        return head.rpartition(b"\n")[0] + b"\n" + stream.read(ENDS_BYTES).partition(b"\n")[2]
 
 
 def require_name(field: str, name: str) -> None:

@@ -65,8 +65,9 @@ def is_header(line: str) -> bool:
 def read_csv(lines: intake.Lines, options: intake.Options) -> intake.FileReading:
     header = lines.header().decode("utf-8", "replace")
     names, delimiter = columns(header), _delimiter(header)
-    _require_usable(names, lines.name, options)
-    table = _Table(options)
+    default_run = "" if "run" in names else intake.named_after(lines.name)
+    _require_usable(names, lines.name, options.run or default_run)
+    table = _Table(options, default_run)
     used = [(index, name) for index, name in enumerate(names) if name in _COLUMNS]
 
     def event_in(content: bytes) -> events.AnyEvent:
@@ -86,7 +87,7 @@ def read_csv(lines: intake.Lines, options: intake.Options) -> intake.FileReading
 
 
 def read_jsonl(lines: intake.Lines, options: intake.Options) -> intake.FileReading:
-    table = _Table(options)
+    table = _Table(options, intake.named_after(lines.name))
 
     def event_in(content: bytes) -> events.AnyEvent:
         row = decoded(_json_row, content)
@@ -111,7 +112,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
         raise ValueError(f"it is not CSV: {error}") from None
 
 
-def _require_usable(names: list[str], name: str, options: intake.Options) -> None:
+def _require_usable(names: list[str], name: str, run: str) -> None:
     if not {"time", "occurred_ns"} & set(names):
         raise InputError(
             f"{name} has no column `time`.", hint="Name the column with each line's time `time`."
@@ -121,7 +122,7 @@ def _require_usable(names: list[str], name: str, options: intake.Options) -> Non
             f"{name} has neither a column `kind` nor a column `step`.",
             hint="Add `kind`, such as `step.committed`; a log of steps needs `step` and `time` only.",
         )
-    if "kind" not in names and "run" not in names and options.run is None:
+    if "kind" not in names and "run" not in names and not run:
         raise InputError(f"{name} does not say which run it is of.", hint="Add `--run NAME`.")
 
 
@@ -166,10 +167,14 @@ UNFINISHED_NS_MAX = 30 * 86_400 * 10**9
 
 
 class _Table:
-    """The events of a table; when each run in it begins, and for which of them it gives the GPUs."""
+    """The events of a table; when each run in it begins, and for which of them it gives the GPUs.
 
-    def __init__(self, options: intake.Options) -> None:
+    default_run: that of lines which name none, unless others do; empty if there is none.
+    """
+
+    def __init__(self, options: intake.Options, default_run: str) -> None:
         self._options = options
+        self._default_run = default_run
         self._first_ns: dict[str, int] = {}
         self._sized: set[str] = set()
 
@@ -203,7 +208,10 @@ class _Table:
             row["kind"] = "step.committed"
         if "occurred_ns" not in row:
             row["occurred_ns"] = _time_ns(row)
-        row["run"] = self._options.run or row.get("run", "")
+        if row.get("run"):
+            self._default_run = ""
+        of_cluster = str(row.get("kind")) in _RUNLESS
+        row["run"] = self._options.run or row.get("run") or ("" if of_cluster else self._default_run)
         row["id"] = "-"
         row["schema"] = events.SCHEMA
         row.setdefault("source", _SOURCE)

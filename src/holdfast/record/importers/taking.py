@@ -10,8 +10,17 @@ import msgspec
 from holdfast.record.errors import InputError
 from holdfast.record.files import is_directory
 from holdfast.record.home import ingest_directory
-from holdfast.record.importers import import_file, table
-from holdfast.record.importers.intake import SKIPPED_SHOWN_MAX, FileReading, Lines, Options, Watch
+from holdfast.record.importers import import_file, table, trainer
+from holdfast.record.importers.intake import (
+    SKIPPED_SHOWN_MAX,
+    FileReading,
+    Lines,
+    Options,
+    Watch,
+    ends_of,
+    named_after,
+    readable,
+)
 from holdfast.record.journal import Damage, holds_journal
 from holdfast.record.store import Ingested, Store
 from holdfast.record.untrusted import printable
@@ -21,7 +30,7 @@ StepsIn = Callable[[Path], list[tuple[int, int]]]
 
 
 class FileResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of importing a file."""
+    """The result of importing a file. told: what a log has of each run, and what it cannot tell."""
 
     file: str
     format: str
@@ -34,6 +43,7 @@ class FileResult(msgspec.Struct, frozen=True, kw_only=True):
     skipped: int
     skipped_lines: tuple[str, ...]
     summary: str = ""
+    told: tuple[str, ...] = ()
 
 
 class Taking(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -50,18 +60,33 @@ class Taking(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             return self._take_directory(path)
         try:
             with self.watched(path) as watch, import_file(path, self.options, watch) as reading:
-                return _taken(path, self.store.ingest(reading), reading)
+                return self._named(_taken(path, self.store.ingest(reading), reading), reading)
         except InputError:
-            if not (shown := self.steps_in(path)):
+            if shown := self.steps_in(path):
+                return self._take_steps(path, shown)
+            if not (path.is_file() and trainer.is_log(ends_of(path))):
                 raise
-            return self._take_steps(path, shown)
+            return self._take_trainer_log(path)
+
+    def _take_trainer_log(self, path: Path) -> FileResult:
+        with self.watched(path) as watch, readable(str(path)), path.open("rb") as stream:
+            reading = trainer.read(Lines(stream, str(path), watch), self.options)
+            taken = _taken(path, self.store.ingest(reading), reading)
+        return msgspec.structs.replace(taken, told=reading.sentences)
+
+    def _named(self, taken: FileResult, reading: FileReading) -> FileResult:
+        """The result; it says so if the run is named after the file."""
+        if self.options.run is not None or reading.run is None or reading.run != named_after(taken.file):
+            return taken
+        return msgspec.structs.replace(taken, told=(f"The run is called {reading.run}, after the file.",))
 
     def _take_steps(self, path: Path, shown: list[tuple[int, int]]) -> FileResult:
         """Import the steps as a table."""
         rows = "".join(f"{at_ns},{step}\n" for at_ns, step in shown)
         lines = Lines(BytesIO(f"occurred_ns,step\n{rows}".encode()), str(path))
         reading = table.read_csv(lines, self.options)
-        return msgspec.structs.replace(_taken(path, self.store.ingest(reading), reading), format="step log")
+        taken = self._named(_taken(path, self.store.ingest(reading), reading), reading)
+        return msgspec.structs.replace(taken, format="step log")
 
     def _take_directory(self, path: Path) -> FileResult:
         if not holds_journal(path):

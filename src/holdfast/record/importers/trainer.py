@@ -1,0 +1,254 @@
+"""What a trainer logs of its steps where nothing else reads it: W&B's CSV export, and logs without times.
+
+W&B's export of a chart has a column for its x axis (`Step`, `Relative Time (Process)`, ...), and for each run
+one named `RUN - METRIC`, with its least and most values beside it. Other logs are CSV or JSON lines with a
+step, or lines such as `step 50: loss 0.12`. Without a time, a step's event is at `UNTIMED_NS`: its number
+gives the order, and nothing gives a duration. Times since the start are counted from there.
+"""
+
+import csv
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from io import BytesIO
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast import wording
+from holdfast.record import events
+from holdfast.record.errors import InputError
+from holdfast.record.importers import intake
+from holdfast.record.untrusted import UNDECODABLE, decoded, printable
+from holdfast.wording.units import SECOND_NS
+
+SOURCE = events.UNTIMED
+UNTIMED_NS = 0
+STEP_NAMES = ("_step", "step", "steps", "global_step", "total_steps", "iteration", "iter")
+TIME_NAMES = ("_timestamp", "timestamp", "wall time", "wall_time", "time", "ts")
+SINCE_NAMES = ("_runtime", "relative time (process)", "relative time (wall)")
+OTHER_LOSSES = re.compile(r"val|eval|test")
+RUN_MARK = " - "
+ENDS_OF_RANGES = ("__min", "__max")
+STEP_MAX = 2**53
+SINCE_S_MAX = 10**9
+RUNS_NAMED_MAX = 5
+HINT = "With a time in each line (`_timestamp` in W&B's history) both would be."
+
+_TEXT = re.compile(
+    r"\b(?:step|iter|iteration)\b\W{0,12}(?P<step>\d{1,16})\b.*?\bloss\b\W{0,4}?"
+    r"(?P<loss>[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))",
+    re.IGNORECASE,
+)
+"""`step 50: loss 0.12`, `iteration 10/ 500 | ... lm loss: 1.0E+01 |`."""
+_row: msgspec.json.Decoder[dict[str, object]] = msgspec.json.Decoder(dict[str, object])
+
+
+class _Logged(NamedTuple):
+    """A step of a run. loss: as text; empty if the log has none."""
+
+    run: str
+    step: int
+    at_ns: int
+    loss: str
+
+
+class LoggedRun(msgspec.Struct, kw_only=True):
+    """What a log has of one run."""
+
+    steps: int = 0
+    first: int = 0
+    last: int = 0
+    loss_first: str = ""
+    loss_last: str = ""
+    is_timed: bool = False
+    is_dated: bool = False
+
+    def take(self, one: _Logged, *, is_dated: bool) -> None:
+        self.first = one.step if not self.steps else min(self.first, one.step)
+        self.last = max(self.last, one.step)
+        self.loss_first, self.loss_last = self.loss_first or one.loss, one.loss or self.loss_last
+        self.steps += 1
+        self.is_timed, self.is_dated = self.is_timed or one.at_ns > UNTIMED_NS, self.is_dated or is_dated
+
+    @property
+    def sentence(self) -> str:
+        loss = f"; loss {self.loss_first} to {self.loss_last}" if self.loss_first else ""
+        said = f"{wording.many(self.steps, 'step')} logged, from {self.first:,} to {self.last:,}{loss}."
+        if not self.is_timed:
+            return f"{said} The log has no times: how long steps took and what they cost is not known. {HINT}"
+        if not self.is_dated:
+            return (
+                f"{said} Times are since the start, and dates are not known: they count from 1 January 1970."
+            )
+        return said
+
+
+class TrainerReading(intake.FileReading):
+    """The events of such a log; what it has of each run is complete once the last event has been drawn."""
+
+    def __init__(self, lines: intake.Lines, options: intake.Options) -> None:
+        self._options = options
+        self.found: dict[str, LoggedRun] = {}
+        self._default = intake.named_after(lines.name)
+        super().__init__("trainer log", lines, self._drawn(lines))
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        return tuple(f"{run}: {one.sentence}" for run, one in self.found.items())
+
+    def _drawn(self, lines: intake.Lines) -> Iterator[events.KnownEvent]:
+        first_ns: dict[str, int] = {}
+        for rows in _rows(lines, self._options.run):
+            for row in rows:
+                if (one := self._logged(row)) is None:
+                    continue
+                first_ns[one.run] = min(first_ns.get(one.run, one.at_ns), one.at_ns)
+                yield from _as_events(one)
+        for run, at_ns in first_ns.items():
+            yield from intake.declarations(
+                run, at_ns, self._options, SOURCE, gpus=self._options.gpus, held=True
+            )
+
+    def _logged(self, row: Mapping[str, object]) -> _Logged | None:
+        """The step in these values; None if they have none."""
+        step = _step(row)
+        run = self._options.run or str(row.get("run", "")) or self._default
+        if step is None or not run:
+            return None
+        intake.require_name("run", run)
+        when, is_dated = _when(row)
+        one = _Logged(run, step, UNTIMED_NS if when is None else when, _loss(row))
+        self.found.setdefault(run, LoggedRun()).take(one, is_dated=is_dated)
+        return one
+
+
+def _as_events(one: _Logged) -> Iterator[events.KnownEvent]:
+    facts = intake.said(one.run, one.step)
+    first, second = (intake.event_id(SOURCE, one.at_ns, facts, rank=rank, step=one.step) for rank in (1, 3))
+    yield events.StepCommitted(id=first, occurred_ns=one.at_ns, source=SOURCE, run=one.run, step=one.step)
+    if one.loss:
+        yield events.StepWitnessed(
+            id=second, occurred_ns=one.at_ns, source=SOURCE, run=one.run, step=one.step, loss=one.loss
+        )
+
+
+def _rows(lines: intake.Lines, given_run: str | None) -> Iterator[Iterable[Mapping[str, object]]]:
+    """The values of each line, by their names in lower case; one for each run in it."""
+    heads: list[str] | None = None
+    for number, content in lines:
+        text = content.decode("utf-8", "replace")
+        if heads is None and number == 1 and not text.lstrip().startswith("{"):
+            heads = _heads(text)
+            if heads:
+                lines.count -= 1
+                _require_one_run(heads, lines.name, given_run)
+                continue
+        if heads:
+            cells = _cells(text)
+            if len(cells) != len(heads):
+                lines.skip(number, f"it has {len(cells)} cells and the header {len(heads)}")
+                continue
+            yield _by_run(heads, cells)
+        elif found := _TEXT.search(text):
+            yield [found.groupdict()]
+        elif text.lstrip().startswith("{"):
+            try:
+                row = decoded(_row, content)
+            except UNDECODABLE:
+                continue
+            yield [{name.lower(): value for name, value in row.items() if value is not None}]
+
+
+def _heads(text: str) -> list[str]:
+    """The header of a table of steps; empty if this is none. The names of runs keep their case."""
+    heads = [cell.strip() for cell in _cells(text)]
+    names = {head.rpartition(RUN_MARK)[2].lower().rpartition("/")[2] for head in heads}
+    has_steps = bool(names & {*STEP_NAMES})
+    return heads if has_steps and len(heads) > 1 and "kind" not in names else []
+
+
+def _require_one_run(heads: list[str], name: str, given_run: str | None) -> None:
+    runs = {head.rpartition(RUN_MARK)[0].strip() for head in heads if RUN_MARK in head}
+    if given_run is not None and len(runs) > 1:
+        named = ", ".join(sorted(map(printable, runs))[:RUNS_NAMED_MAX])
+        raise InputError(
+            f"{name} has {len(runs)} runs ({named}), which cannot become the one run {given_run!r}.",
+            hint="Leave out `--run`: they are named as in the file.",
+        )
+
+
+def _cells(text: str) -> list[str]:
+    try:
+        return next(csv.reader([text]), [])
+    except csv.Error:
+        return []
+
+
+def _by_run(heads: list[str], cells: list[str]) -> list[dict[str, object]]:
+    shared: dict[str, object] = {}
+    of_run: dict[str, dict[str, object]] = {}
+    for head, cell in zip(heads, cells, strict=True):
+        run, mark, metric = head.rpartition(RUN_MARK)
+        if not cell.strip() or metric.lower().endswith(ENDS_OF_RANGES):
+            continue
+        values = of_run.setdefault(run.strip(), {"run": run.strip()}) if mark else shared
+        values[metric.strip().lower()] = cell.strip()
+    if any(RUN_MARK in head for head in heads):
+        return [{**shared, **values} for values in of_run.values()]
+    return [shared]
+
+
+def _step(row: Mapping[str, object]) -> int | None:
+    by_end = {name.rpartition("/")[2]: value for name, value in row.items()}
+    for name in STEP_NAMES:
+        if name in by_end:
+            try:
+                step = float(str(by_end[name]))
+            except ValueError:
+                return None
+            return int(step) if 0 <= step <= STEP_MAX and step.is_integer() else None
+    return None
+
+
+def _when(row: Mapping[str, object]) -> tuple[int | None, bool]:
+    """The step's time, or that since the start; and whether its date is known."""
+    for name in TIME_NAMES:
+        if name in row:
+            try:
+                return intake.time_ns(str(row[name])), True
+            except ValueError:
+                continue
+    for name in SINCE_NAMES:
+        try:
+            since_s = float(str(row.get(name, "")))
+        except ValueError:
+            continue
+        if 0 <= since_s <= SINCE_S_MAX:
+            return max(UNTIMED_NS + 1, round(since_s * SECOND_NS)), False
+    return None, False
+
+
+def _loss(row: Mapping[str, object]) -> str:
+    """The training loss, whose name says so in one way or another."""
+    named = [name for name in row if "loss" in name and not OTHER_LOSSES.search(name)]
+    for name in sorted(named, key=lambda one: (one.rpartition("/")[2] != "loss", len(one))):
+        try:
+            loss = float(str(row[name]))
+        except ValueError:
+            continue
+        return f"{loss:.6g}" if math.isfinite(loss) else str(loss)
+    return ""
+
+
+def read(lines: intake.Lines, options: intake.Options) -> TrainerReading:
+    return TrainerReading(lines, options)
+
+
+def is_log(ends: bytes) -> bool:
+    """Whether a file with this head and tail has steps in a form that is read here."""
+    reading = TrainerReading(intake.Lines(BytesIO(ends), ""), intake.Options(run="-"))
+    try:
+        return next(iter(reading), None) is not None
+    except InputError:
+        return True  # and `read` says what is wrong with it
