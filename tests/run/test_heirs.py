@@ -1,5 +1,6 @@
 """Coordinators whose whole machine dies or is cut off: real processes in network namespaces, and SIGKILL."""
 
+import re
 import subprocess
 import sys
 import time
@@ -78,7 +79,8 @@ def test_what_goes_with_the_coordinator_goes_on_elsewhere(site: NetworkedRun) ->
     assert site.finish()[1:] == [0, 0, 0]
     assert all(len({*launched.pids()}) == 1 for launched in site.launched[1:3])  # the same processes
     printed = "\n".join(site.launched[number].err)  # its launcher prints what the first one did
-    assert "holdfast: generation 2: without n0.0 (node lost)" in printed
+    # On a busy machine the members come one after another, so this is not always the second generation.
+    assert re.search(r"^holdfast: generation \d+: without n0.0 \(node lost\)", printed, re.MULTILINE)
     assert printed.count("holdfast: run r completed") == 1
 
 
