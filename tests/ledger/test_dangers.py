@@ -44,13 +44,21 @@ def test_checkpoints_that_could_not_be_saved(story: Any) -> None:
     fail(story, 5)
     story.steps(6, 10, 5)
     fail(story, 10)
-    story.tell(RunEnded, outcome="completed")
     (one,) = dangers(story)
+    assert story.report().counts.saves_failed == 2
     assert (one.what, one.times, one.over_ns, one.reason) == ("save", 2, None, FULL)
     assert one.sentence == (
         "2 checkpoints could not be saved (steps 5 to 10, 1 Jan 1970, 00:00:26 to 00:00:52 UTC). "
         "No space left on device. There is no good checkpoint, so the run can only begin again at its start."
     )
+
+
+def test_a_run_that_is_complete_need_not_begin_again(story: Any) -> None:
+    started(story).steps(1, 5, 5)
+    fail(story, 5)
+    story.tell(RunEnded, outcome="completed")
+    (one,) = dangers(story)
+    assert one.sentence.endswith("No space left on device.")
 
 
 def test_the_newest_good_one_is_named(story: Any) -> None:

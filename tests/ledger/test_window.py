@@ -29,6 +29,7 @@ from holdfast.record.events import (
     ActionTaken,
     AnyEvent,
     CheckpointBegun,
+    CheckpointFailed,
     CheckpointLoaded,
     CheckpointSaved,
     CostRate,
@@ -350,3 +351,16 @@ def test_when_an_incident_cost_something_is_told_as_far_as_it_lies_in_the_window
         assert spent_ns == [window.clipped(*whole.spent_ns) if part.incidents[0].losses else None]
         assert not any("spread over 1 h" in remark for remark in part.remarks)
     assert any("spread over 1 h" in remark for remark in told(history.events).remarks)
+
+
+def test_what_endangered_the_run_is_told_in_the_window_in_which_it_failed() -> None:
+    history = History().tell(RunStarted, gpus=8).tell(StepCommitted, HOUR, step=1)
+    for step, hours in ((2, 1), (3, 2)):
+        history.tell(CheckpointBegun, hours * HOUR, step=step, blocking=False)
+        history.tell(CheckpointFailed, step=step, reason="No space left on device")
+    history.tell(StepCommitted, HOUR, step=4).tell(RunEnded, outcome="completed")
+    edges = (2 * HOUR, 3 * HOUR, 5 * HOUR)  # the failures are after 2 h and 4 h
+    windows = [Window(to_ns=edges[0]), *(Window(from_ns=a, to_ns=b) for a, b in pairwise(edges))]
+    parts = [told(history.events, window) for window in (*windows, Window(from_ns=edges[-1]))]
+    assert [part.counts.saves_failed for part in parts] == [0, 1, 1, 0]
+    assert [[one.times for one in part.dangers] for part in parts] == [[], [1], [2], []]

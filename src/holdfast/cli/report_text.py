@@ -203,7 +203,7 @@ def _ettr(told: Report) -> str:
 
 def _counts(told: Report) -> str:
     counts = told.counts
-    failed = sum(one.times for one in told.dangers if one.what == "save")
+    failed = counts.saves_failed
     return ", ".join(
         (
             wording.kept(counts.steps),

@@ -140,9 +140,16 @@ class Dangers:
             reason = "; ".join(part for part in (found.reason, more) if part)
             self._found[kind, place] = msgspec.structs.replace(found, over_ns=now_ns, reason=reason)
 
-    def told(self, copies: Mapping[str, tuple[int | None, str]]) -> Iterator[Danger]:
+    @property
+    def saves_failed(self) -> int:
+        found = self._found.get(("save", ""))
+        return 0 if found is None else found.times
+
+    def told(
+        self, copies: Mapping[str, tuple[int | None, str]], *, is_complete: bool = False
+    ) -> Iterator[Danger]:
         """Each of them with a sentence; those that are not over come first. copies: by place, the newest step
-        there.
+        there. is_complete: the run is, so nothing is at stake any more.
         """
         found = sorted(self._found.items(), key=lambda one: (one[1].over_ns is not None, one[1].from_ns))
         for (kind, place), one in found:
@@ -156,14 +163,16 @@ class Dangers:
                 to_ns=one.to_ns,
                 over_ns=one.over_ns,
                 reason=one.reason,
-                sentence=_sentence(kind, place, one, newest),
+                sentence=_sentence(kind, place, one, newest, is_complete=is_complete),
             )
 
 
-def _sentence(kind: str, place: str, one: Weakness, newest: int | None) -> str:
+def _sentence(kind: str, place: str, one: Weakness, newest: int | None, *, is_complete: bool) -> str:
     said = f"{_what(kind, place, one)} ({_when(one)}). {_sentence_of(one.reason)}"
     if one.over_ns is not None:
         return f"{said} It works again since {wording.stamp(one.over_ns)}."
+    if is_complete:
+        return said.strip()
     match kind:
         case "save" if newest is None:
             way = "There is no good checkpoint, so the run can only begin again at its start."

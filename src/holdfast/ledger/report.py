@@ -60,7 +60,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
     """starts: launches with nothing recorded between them count once. restarts: all launches but the first.
     steps_short: steps with skipped lanes, `lanes_skipped` lanes in all. takeovers: how often a successor
-    replaced a lost coordinator.
+    replaced a lost coordinator. saves_failed: checkpoints that could not be saved.
     """
 
     starts: int
@@ -75,6 +75,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     steps_short: int = 0
     lanes_skipped: int = 0
     takeovers: int = 0
+    saves_failed: int = 0
 
 
 class ReferenceStretch(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from holdfast.ledger import references
 from holdfast.ledger.accounts import LedgerIncident
 from holdfast.ledger.categories import Category
 from holdfast.ledger.counts import Declared, Saves
+from holdfast.ledger.dangers import Danger
 from holdfast.ledger.division import Division, silences, summed
 from holdfast.ledger.flops import IMPOSSIBLE_PERCENT, Chip, chip_named, impossible, peak_flops_per_s
 from holdfast.ledger.fold import Fold
@@ -78,7 +79,13 @@ def counted(fold: Fold) -> Counted:
         incidents=len(fold.accounts.incidents),
         steps_short=len(fold.skipped),
         lanes_skipped=sum(fold.skipped.values()),
+        saves_failed=fold.dangers.saves_failed,
     )
+
+
+def dangers_of(fold: Fold) -> tuple[Danger, ...]:
+    is_complete = fold.ending is not None and fold.ending.outcome == "completed"
+    return tuple(fold.dangers.told(fold.saves.copies, is_complete=is_complete))
 
 
 def goodput_of(split: Split, basis: str, *, is_told: bool) -> Goodput:
@@ -189,7 +196,7 @@ class _Reader:
             bandwidth=self._bandwidth(),
             incidents=incidents,
             saved=self._saved(),
-            dangers=tuple(self.fold.dangers.told(self.fold.saves.copies)),
+            dangers=dangers_of(fold),
             course=self.course,
             basis=self.basis,
             estimated=self.estimated,

@@ -12,11 +12,12 @@ import msgspec
 
 from holdfast.ledger.categories import Category
 from holdfast.ledger.counts import Gap, MovedBytes, MovedFor
+from holdfast.ledger.dangers import Danger
 from holdfast.ledger.division import summed
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.remarks import gap_remarks, incident_remarks, unknown_remarks
 from holdfast.ledger.report import Accrued, Counted, Course, Ettr, IncidentReport, Report, Segment
-from holdfast.ledger.reporting import OUTSIDE, counted, goodput_of, paid_of, useful_work_of
+from holdfast.ledger.reporting import OUTSIDE, counted, dangers_of, goodput_of, paid_of, useful_work_of
 from holdfast.ledger.split import Split
 
 SILENT_NS_MAX = 24 * 3_600 * 10**9
@@ -48,14 +49,15 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WindowStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """A run's counts at some moment."""
+    """A run's counts at some moment, and what had endangered it by then."""
 
     counts: Counted
+    dangers: tuple[Danger, ...]
     moved: dict[MovedFor, MovedBytes]
 
 
 def standing(fold: Fold) -> WindowStanding:
-    return WindowStanding(counts=counted(fold), moved=fold.moved.copy())
+    return WindowStanding(counts=counted(fold), dangers=dangers_of(fold), moved=fold.moved.copy())
 
 
 def accruing(report: Report, now_ns: int) -> Report:
@@ -116,6 +118,7 @@ def within(
         goodput=goodput,
         ettr=_ettr(report, segments, partition),
         counts=counts,
+        dangers=_dangers(report, window, end),
         moved=moved,
         useful_work=useful_work_of(goodput, split.known_gpu_ns, counts.steps, report.tokens_per_step),
         useful_parts=None,
@@ -148,6 +151,12 @@ def _between(
     }
     gone = {use: now.plus(begin.moved.get(use, MovedBytes()), sign=-1) for use, now in moved.items()}
     return Counted(**less), {use: one for use, one in gone.items() if one.times}
+
+
+def _dangers(report: Report, window: Window, end: WindowStanding | None) -> tuple[Danger, ...]:
+    """What failed in the window, as it was known at its end."""
+    known = report.dangers if end is None else end.dangers
+    return tuple(one for one in known if window.from_ns is None or one.to_ns >= window.from_ns)
 
 
 def _ettr(report: Report, segments: Iterable[Segment], partition: Mapping[str, int]) -> Ettr:
