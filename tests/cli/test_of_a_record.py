@@ -140,3 +140,11 @@ def test_the_gpus_of_the_record_price_an_incident_whatever_is_asked(
         assert incident["cost"]["lost_gpu_hours"] == pytest.approx(GPUS * 60 * 4 / 3_600, rel=0.1)
     (slow,) = holdfast("report", RUN, "--json").json["incidents"]
     assert slow["lost_gpu_ns"] / 3_600 / S == pytest.approx(incident["cost"]["lost_gpu_hours"], rel=0.1)
+
+
+def test_machines_read_the_name_of_the_run_too(holdfast: Holdfast, told: Told) -> None:
+    named = RunStarted(id="started", occurred_ns=FIRST_NS, run=RUN, gpus=GPUS, name="llama-7b")
+    told(named, *steps((150, 10.0), (60, 14.0), (60, 10.0)))
+    answer = holdfast("diagnose", RUN, "--json").json
+    assert (answer["run"], answer["run_name"]) == (RUN, "llama-7b")
+    assert [one["run_name"] for one in answer["incidents"]] == ["llama-7b"]

@@ -41,6 +41,7 @@ def test_a_run_is_named_by_its_id_and_its_name(incident: Make) -> None:
     named = incident(run_name="llama")
     assert summary(named).startswith("pretrain (llama) is 33 % slower")
     assert "Runtime: pretrain (llama) is 33 % slower" in alert(named).annotations["description"]
+    assert (alert(named).annotations["run_name"], alert(named).labels["run"]) == ("llama", "pretrain")
     assert alert(named).labels == alert(incident()).labels  # a name that comes late must not page again
 
 

@@ -200,6 +200,7 @@ def _as_json(answer: DiagnoseAnswer, told: RanksStanding | None) -> dict[str, ob
     """The answer as JSON has it. An incident's cause, domain, owner and so on are its own keys."""
     return {
         "run": answer.run,
+        "run_name": answer.name,
         "at": stamp(answer.at_ns),
         "at_ns": answer.at_ns,
         "window_s": answer.window_s,

@@ -128,6 +128,7 @@ def alert(incident: Incident) -> Alert:
             "cost": cost(incident),
             "action": incident.action,
             "runbook": f"holdfast runbook {incident.name}",
+            **({"run_name": incident.run_name} if incident.run_name else {}),
         },
         starts_ns=incident.began_ns,
         ends_ns=incident.ended_ns,
