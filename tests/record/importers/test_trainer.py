@@ -43,7 +43,7 @@ def test_each_run_of_an_export_is_a_run() -> None:
         ("jolly-sky-5", 20, 0),
         ("dry - sun-6", 20, 0),
     ]
-    assert losses(events)[-2:] == [("jolly-sky-5", 20, "6"), ("dry - sun-6", 20, "4.5")]
+    assert losses(events)[-2:] == [("jolly-sky-5", 20, "6.0"), ("dry - sun-6", 20, "4.5")]
     first, _ = reading.sentences
     assert first.startswith(
         "jolly-sky-5: 3 steps logged, from 0 to 20; loss 10.5 to 6. The log has no times:"
@@ -86,7 +86,7 @@ def test_wall_time_is_a_date() -> None:
 def test_a_log_without_times_has_its_steps_and_losses(text: str) -> None:
     events, _ = read(text, run="r")
     assert steps(events) == [("r", 50, 0), ("r", 100, 0)]
-    assert losses(events) == [("r", 50, "5"), ("r", 100, "4.5")]
+    assert losses(events) == [("r", 50, "5.0"), ("r", 100, "4.5")]
     assert trainer.is_log(text.encode())
 
 

@@ -73,7 +73,7 @@ class LoggedRun(msgspec.Struct, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        loss = f"; loss {self.loss_first} to {self.loss_last}" if self.loss_first else ""
+        loss = f"; loss {_said(self.loss_first)} to {_said(self.loss_last)}" if self.loss_first else ""
         said = f"{wording.many(self.steps, 'step')} logged, from {self.first:,} to {self.last:,}{loss}."
         if not self.is_timed:
             return f"{said} The log has no times: how long steps took and what they cost is not known. {HINT}"
@@ -121,6 +121,10 @@ class TrainerReading(intake.FileReading):
         one = _Logged(run, step, UNTIMED_NS if when is None else when, _loss(row))
         self.found.setdefault(run, LoggedRun()).take(one, is_dated=is_dated)
         return one
+
+
+def _said(loss: str) -> str:
+    return wording.number(float(loss)) if math.isfinite(float(loss)) else loss
 
 
 def _as_events(one: _Logged) -> Iterator[events.KnownEvent]:
@@ -234,10 +238,9 @@ def _loss(row: Mapping[str, object]) -> str:
     named = [name for name in row if "loss" in name and not OTHER_LOSSES.search(name)]
     for name in sorted(named, key=lambda one: (one.rpartition("/")[2] != "loss", len(one))):
         try:
-            loss = float(str(row[name]))
+            return str(float(str(row[name])))
         except ValueError:
             continue
-        return f"{loss:.6g}" if math.isfinite(loss) else str(loss)
     return ""
 
 
