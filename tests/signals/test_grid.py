@@ -3,7 +3,8 @@
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given, settings
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from quantity import examples
 
@@ -46,6 +47,7 @@ def framed(times_s: list[list[float]], window_s: tuple[float, float], step_ns: i
     look=st.floats(0, 1),
     seed=st.integers(0, 2**32 - 1),
 )
+@example(every_s=30, phase=0.0, look=0.0, seed=0)
 def test_every_cell_has_as_many_samples_as_every_other(
     every_s: float, phase: float, look: float, seed: int
 ) -> None:
@@ -101,3 +103,14 @@ def test_two_looks_at_one_time_show_the_same() -> None:
     for one, other in pairwise(frames):
         shown = one.values[2:, 0]
         assert set(shown[:-5]) - set(other.values[:, 0]) <= set(shown[:5])
+
+
+@pytest.mark.parametrize("missed", [1, 2])
+def test_a_count_whose_last_scrape_was_missed_does_not_seem_to_grow_slower(missed: int) -> None:
+    """Five scrapes in a cell, of which the last ones are missing: an older value is not the newest."""
+    times_s = [2.0 * number for number in range(400)]
+    whole = framed([times_s], (0.0, 700.5)).values[:, 0]
+    assert np.isfinite(whole).all()
+    *rest, last = framed([times_s[: 351 - missed]], (0.0, 700.5)).values[:, 0]
+    assert np.isnan(last)
+    assert rest == whole[:-1].tolist()

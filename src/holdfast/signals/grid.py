@@ -13,15 +13,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.signals.catalogue import Metric
+from holdfast.signals.catalogue import CATALOGUE, Metric
 from holdfast.signals.frame import Frame, Labels, Word
 from holdfast.wording.units import SECOND_NS
 
 CELLS_MAX = 100_000
 RECENT_GAPS = 16
 """The newest gaps of a series tell its interval: an operator may have changed it."""
-EVEN_SHARE, EVEN_NS, PART_NS = 0.02, SECOND_NS // 2, SECOND_NS // 10
-"""An interval this close to half or whole seconds is meant so; any other is rounded to tenths."""
+EVEN_SHARE, PART_NS = 0.02, SECOND_NS // 10
+EVEN_NS = (5 * SECOND_NS, SECOND_NS, SECOND_NS // 2)
+"""An interval this close to a multiple of one of these is meant so; the first that fits counts. Any other is
+rounded to tenths.
+"""
 LEFT_OUT = -1
 
 
@@ -52,8 +55,12 @@ class Comb(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def cells(self, series: NDArray[np.int64], times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """The cell of each sample."""
         per = self.per[series]
-        slots = np.rint(self._places(times_ns) * per - self.phases[series]).astype(np.int64)
-        return times_ns // self.step_ns + slots // per
+        return times_ns // self.step_ns + self._slots(series, times_ns) // per
+
+    def are_last(self, series: NDArray[np.int64], times_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether each sample is the last one that its cell should have."""
+        per = self.per[series]
+        return np.asarray(self._slots(series, times_ns) % per == per - 1)
 
     def strays(self, series: NDArray[np.int64], times_ns: NDArray[np.int64]) -> NDArray[np.float64]:
         """How far each sample lies from where one is expected, in intervals of its series."""
@@ -71,6 +78,9 @@ class Comb(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def times_ns(self, window_ns: tuple[int, int], rows: int) -> NDArray[np.int64]:
         return window_ns[1] + np.arange(-rows, 0, dtype=np.int64) * self.step_ns
+
+    def _slots(self, series: NDArray[np.int64], times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.rint(self._places(times_ns) * self.per[series] - self.phases[series]).astype(np.int64)
 
     def _places(self, times_ns: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.asarray((times_ns % self.step_ns) / self.step_ns, np.float64)
@@ -98,6 +108,11 @@ def comb_of(
     return Comb(step_ns=step_ns, per=per, phases=np.arctan2(sines, cosines) / (2 * np.pi) % 1.0)
 
 
+def may_grow(metric: Metric) -> bool:
+    """Whether it is a counter; what the catalogue does not know may be one under any name."""
+    return metric.kind == "counter" or metric.name not in CATALOGUE
+
+
 def step_of(series: NDArray[np.int64], times_ns: NDArray[np.int64], count: int, wanted_ns: int) -> int:
     """The length of the cells that fits these samples."""
     return _step_ns(_intervals_ns(series, times_ns, count), wanted_ns)
@@ -115,9 +130,10 @@ def _usual_ns(intervals_ns: NDArray[np.float64]) -> int:
     if not len(known):
         return 0
     usual_ns = float(known[(len(known) - 1) // 2])
-    even_ns = round(usual_ns / EVEN_NS) * EVEN_NS
-    if abs(usual_ns - even_ns) <= EVEN_SHARE * usual_ns:
-        return even_ns
+    for part_ns in EVEN_NS:
+        even_ns = round(usual_ns / part_ns) * part_ns
+        if abs(usual_ns - even_ns) <= EVEN_SHARE * usual_ns:
+            return even_ns
     return max(1, round(usual_ns / PART_NS)) * PART_NS
 
 
@@ -152,7 +168,8 @@ def on_grid(
     name: Callable[[Labels], str | None],
 ) -> Frame | None:
     """A frame whose last row has the newest cell of each series. If a cell has several samples, the last one
-    counts.
+    counts. The newest value of what grows is left out if the last scrape of its cell was missed: it would
+    seem to grow more slowly until the next one.
 
     step_ns: about how long a cell should be. Series without a name are left out: nothing could be said about
     them.
@@ -170,6 +187,9 @@ def on_grid(
     inside = (cells >= 0) & (cells < rows) & (columns >= 0)
     values = np.full((rows, len(kept)), np.nan)
     values[cells[inside], columns[inside]] = samples.values[inside]
+    if may_grow(metric):
+        ended = (cells == rows - 1) & comb.are_last(samples.series, samples.times_ns) & inside
+        values[-1, np.setdiff1d(np.arange(len(kept)), columns[ended])] = np.nan
     return Frame(
         metric=metric.name,
         kind=metric.kind,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from holdfast.signals.catalogue import Metric, describe
 from holdfast.signals.frame import Floats, Frame, Labels
-from holdfast.signals.grid import Comb, comb_of, step_of
+from holdfast.signals.grid import Comb, comb_of, may_grow, step_of
 from holdfast.signals.prometheus import Prometheus, Raw
 from holdfast.wording.units import SECOND_NS
 
@@ -151,7 +151,7 @@ class _Kept:
         self._columns: dict[bytes, int] = {}
         self._labels: tuple[Labels, ...] = ()
         self._subjects: tuple[str, ...] = ()
-        self._last = np.zeros(0, np.int64)
+        self._last = self._ended = np.zeros(0, np.int64)
         rows = self._comb.rows(window_ns)
         self._first = window_ns[1] // self.step_ns - rows - ROWS_SPARE
         self._values: Floats = np.full((rows + 2 * ROWS_SPARE, 0), np.nan, self._dtype)
@@ -221,6 +221,8 @@ class _Kept:
         # The newest sample of a series comes last, and so it stays.
         self._values[cells[there] - self._first, columns[there]] = values[there]
         np.maximum.at(self._last, columns, cells)
+        are_last = self._comb.are_last(columns, times_ns)
+        np.maximum.at(self._ended, columns[are_last], cells[are_last])
 
     def frame(self, window_ns: tuple[int, int]) -> Frame | None:
         """The frame as of the window's end: the newest cell of every series is in the last row."""
@@ -240,6 +242,8 @@ class _Kept:
             values = np.where(early, before[-len(values) :], values[-len(before) :])
         else:
             values = values.copy()  # the kept values will change
+        if may_grow(self.metric):
+            values[-1, self._ended < newest] = np.nan
         if window_ns[1] < self.end_ns:
             # Series that began later did not exist then.
             alive = np.flatnonzero(np.isfinite(values).any(axis=0))
@@ -281,6 +285,7 @@ class _Kept:
             phases=np.concatenate([self._comb.phases, comb.phases[added]]),
         )
         self._last = np.concatenate([self._last, np.full(len(added), self._first - 1)])
+        self._ended = np.concatenate([self._ended, np.full(len(added), self._first - 1)])
         nothing = np.full((len(self._values), len(added)), np.nan, self._dtype)
         self._values = np.concatenate([self._values, nothing], axis=1)
 
