@@ -221,8 +221,7 @@ class Accounts:
         """
         there = self.shape.active + self.shape.missing + self.shape.joining
         for at, piece in enumerate(pieces):
-            drained = min(piece.doubtful, piece.gpus - there)
-            if drained > 0:
+            if piece.doubtful and (drained := min(piece.doubtful, piece.gpus - there)) > 0:
                 self._charge(Category.DRAINED, piece.from_ns, piece.to_ns, drained)
                 pieces[at] = piece._replace(gpus=piece.gpus - drained, doubtful=0)
         return pieces
