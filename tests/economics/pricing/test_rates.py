@@ -9,6 +9,9 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quantity import examples
 
 from holdfast.economics.finance.finance import FinanceQuestion, cuts_ns, finance
 from holdfast.economics.finance.invoice import COLUMNS, InvoiceLine, focus_csv, largest_remainder
@@ -417,6 +420,36 @@ def test_a_year_is_the_sum_of_its_months_and_off_by_less_than_a_cent_for_each_pa
             parts.setdefault(key, set()).add(part(line))
         for key, cents in off.items():
             assert abs(cents) <= cents_each * len(parts[key]) + 1e-6
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 12), st.integers(1, 4), st.floats(0.01, 99))
+def test_whatever_the_runs_teams_and_months_every_sum_holds_to_the_cent(
+    random: Random, runs: int, teams: int, price: float
+) -> None:
+    prices = read(f"usd_per_gpu_hour = {price!r}")
+    reports = []
+    for number in range(runs):
+        began_ns = month_of(2026, random.randrange(1, 13)).from_ns + random.randrange(10**15)
+        story = Story(
+            began_ns, f"run-{number}", random.randrange(1, 9), team=f"team-{random.randrange(teams)}"
+        )
+        story.tell(StepCommitted, random.randrange(1, 10**13), step=1)
+        story.tell(PhaseEntered, random.randrange(1, 10**13), phase="eval")
+        reports.append(
+            story.tell(RunEnded, random.randrange(1, 10**16), outcome="completed").reported(prices)
+        )
+    found = spend(prices, *reports)
+    lines, months = found.invoice.lines, found.invoice.months
+    assert sum(line.cents for line in lines) == sum(months.values()) == found.invoice.cents
+    for month, cents in months.items():
+        own = [line for line in lines if line.month == month]
+        assert sum(line.cents for line in own) == cents
+        assert abs(cents - sum(100 * line.usd for line in own)) <= 0.5 + 1e-6
+        for team in {line.team for line in own}:
+            of_team = [line for line in own if line.team == team]
+            assert abs(sum(line.cents - 100 * line.usd for line in of_team)) < 1 + 1e-6
+    assert all(abs(line.cents - 100 * line.usd) < 1 + 1e-6 for line in lines)
 
 
 def test_cents_go_where_most_was_cut_off() -> None:
