@@ -230,8 +230,15 @@ def test_a_slow_stretch_that_a_report_prices_is_listed_from_the_log_and_from_the
 def test_a_run_that_stands_is_told_from_its_record_alone(holdfast: Holdfast, tmp_path: Path) -> None:
     written(tmp_path / "llama.jsonl", (600, 2.0), ago_s=300)
     text = (tmp_path / "llama.jsonl").read_text()
-    (tmp_path / "llama.jsonl").write_text(text.replace('"step"', '"run": "llama", "step"'))
-    assert holdfast("import", tmp_path / "llama.jsonl").code == 0
+    of_log, recorded = (
+        f'"run": "{run}", "source": "{source}", "step"'
+        for run, source in (("cut", "table"), ("llama", "n1/77"))
+    )
+    (tmp_path / "cut.jsonl").write_text(text.replace('"step"', of_log))
+    (tmp_path / "llama.jsonl").write_text(text.replace('"step"', recorded))
+    assert holdfast("import", tmp_path / "cut.jsonl", tmp_path / "llama.jsonl").code == 0
+    ended = holdfast("diagnose", "cut", "--check")  # where a log ends, nobody knows whether the run stands
+    assert (ended.code, "standstill" in ended.out) == (0, False)
     done = holdfast("diagnose", "llama", "--check")
     assert done.code == 1
     assert "llama/s1: at a standstill since" in done.out
