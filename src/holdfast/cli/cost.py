@@ -10,6 +10,7 @@ from holdfast.cli.terminal import print_json
 from holdfast.cli.windows import require_time, window_options
 from holdfast.economics.pricing.cost import incident_cost, run_cost
 from holdfast.economics.pricing.prices import template
+from holdfast.economics.pricing.pricing import Pricing
 from holdfast.economics.pricing.rates import edges_ns
 from holdfast.ledger.opinions import consulted
 from holdfast.ledger.runs import AskedWindow, read_run
@@ -44,6 +45,7 @@ def command(
         run, incident = _named(store, subject)
         told = consulted(store, read_run(store, run, look, edges_ns(prices.rates)))
     require_time(told)
+    Pricing(told, prices).require()
     cost = run_cost(told, prices) if incident is None else incident_cost(told, incident, prices)
     if as_json:
         print_json(cost)

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from holdfast import wording
 from holdfast.cli.flags import option, shared, takes
 from holdfast.cli.pages import STDOUT, html_option, require_one_output, writable, write_page
 from holdfast.cli.prices import in_currency, load_prices, prices_option
@@ -64,6 +65,10 @@ def command(given: _Flags) -> None:
         prices,
         FinanceQuestion(window=look.window, now_ns=look.now_ns, terms=terms, known=books.known),
     )
+    if books.on_cpu:
+        count, verb = wording.many(books.on_cpu, "run"), "is" if books.on_cpu == 1 else "are"
+        left_out = f"{count} of members without a GPU {verb} left out: no price of their hours is given."
+        told = msgspec.structs.replace(told, remarks=(*told.remarks, left_out))
     if books.simulated:
         told = msgspec.structs.replace(told, remarks=(*told.remarks, simulated_remark(books.simulated)))
     with in_currency(told.prices):

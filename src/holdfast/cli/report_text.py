@@ -64,7 +64,7 @@ def show(told: Report) -> None:
 def _head(console: Console, told: Report) -> None:
     console.print(Text("Run ", style="bold").append(printable(told.label)))
     length = wording.duration(told.last_ns - told.first_ns)
-    gpus = wording.many(told.gpus, "GPU")
+    gpus = wording.many(told.gpus, told.counted)
     when = "times not known" if told.is_untimed else f"{wording.span(told.first_ns, told.last_ns)}, {length}"
     console.print(f"{when}, {gpus}")
     if (ended := told.ended) is not None:
@@ -76,7 +76,8 @@ def _head(console: Console, told: Report) -> None:
         hours = wording.Amounts(accrued.gpu_ns).hours(accrued.gpu_ns)
         since = wording.duration(accrued.to_ns - accrued.from_ns)
         console.print(
-            f"Still running: {hours} GPU-hours accrued in the {since} since its last event, on top of these"
+            f"Still running: {hours} {told.counted}-hours accrued in the {since} since its last event, "
+            "on top of these"
         )
     console.print()
 
@@ -90,7 +91,7 @@ def _dangers(console: Console, told: Report) -> None:
 
 
 def _partition(console: Console, told: Report) -> None:
-    amounts = wording.Amounts(told.paid_gpu_ns)
+    amounts = told.amounts
     console.print(_headline(told, amounts), style="bold")
     split = told.split
     console.print(amounts.three(split.useful_gpu_ns, split.lost_gpu_ns, split.unknown_gpu_ns))
@@ -118,7 +119,14 @@ def _partition(console: Console, told: Report) -> None:
     for mark, label, gpu_ns, basis, meaning in (*rows, whole):
         rests = (basis,) if told.estimated and is_wide else ()
         share = amounts.share(gpu_ns) if is_wide or not basis else f"{ABOUT}{amounts.share(gpu_ns)}"
-        cells = (mark, label, share, amounts.hours(gpu_ns) + " GPU-h", *rests, meaning)
+        cells = (
+            mark,
+            label,
+            share,
+            amounts.hours(gpu_ns) + (" h" if told.on_cpu else " GPU-h"),
+            *rests,
+            meaning,
+        )
         parts_table.add_row(*cells[: len(columns)])
     console.print(parts_table)
     if told.estimated and not is_wide:
@@ -127,7 +135,7 @@ def _partition(console: Console, told: Report) -> None:
 
 
 def _headline(told: Report, amounts: wording.Amounts) -> str:
-    paid = f"{amounts.hours(told.paid_gpu_ns)} GPU-hours paid for"
+    paid = f"{amounts.hours(told.paid_gpu_ns)} {told.counted}-hours paid for"
     if told.paid_usd is not None:
         paid += f" ({wording.usd(told.paid_usd)})"
     if told.goodput.total is None:
@@ -137,7 +145,7 @@ def _headline(told: Report, amounts: wording.Amounts) -> str:
     of_known = f"{useful} of {paid} were useful."
     if split.unknown_matters and bounds is not None:
         known = amounts.hours(split.known_gpu_ns)
-        of_known = f"{useful} of the {known} GPU-hours that are known were useful. "
+        of_known = f"{useful} of the {known} {told.counted}-hours that are known were useful. "
         of_known += f"Of all {paid}, {wording.between(bounds)} were."
     least = told.goodput.total_min
     doubt = "" if least is None else f" If the longer steps are a slowdown, {wording.percent(least)} were."
@@ -165,7 +173,7 @@ def _ratios(console: Console, told: Report) -> None:
     rows = [
         ("Goodput", _goodput(told)),
         ("ETTR", _ettr(told)),
-        *((("Reference", _reference(told.reference)),) if told.reference is not None else ()),
+        *((("Reference", _reference(told.reference, told.counted)),) if told.reference is not None else ()),
         ("Counts", _counts(told)),
         *((("Checkpoints", said),) if (said := _checkpoints(told.saved)) else ()),
         ("MFU", _mfu(told)),
@@ -174,8 +182,8 @@ def _ratios(console: Console, told: Report) -> None:
     console.print(table(word(style="bold"), "", rows=rows), "")
 
 
-def _reference(reference: StepReference) -> str:
-    step, gpus = wording.duration(reference.step_ns), wording.many(reference.gpus, "GPU")
+def _reference(reference: StepReference, counted: str) -> str:
+    step, gpus = wording.duration(reference.step_ns), wording.many(reference.gpus, counted)
     said = f"{step} a step on {gpus}, {reference.basis}"
     steps_ns = {one.step_ns for one in reference.stretches}
     if len(steps_ns) < 2:
@@ -276,7 +284,8 @@ def _incidents(console: Console, told: Report) -> None:
     shown = told.incidents[:INCIDENTS_SHOWN_MAX]
     amounts = wording.Amounts(told.paid_gpu_ns)
     cells = zip(*(_incident_cells(incident, amounts) for incident in shown), strict=True)
-    columns = dict(zip(("no.", "began (UTC)", "what", "lasted", "GPU-h lost", "mostly"), cells, strict=True))
+    lost = "hours lost" if told.on_cpu else "GPU-h lost"
+    columns = dict(zip(("no.", "began (UTC)", "what", "lasted", lost, "mostly"), cells, strict=True))
     for heading in ("mostly", "lasted", "began (UTC)", "no."):
         if _room_for_what(columns, console.width) < WHAT_CHARS_MIN:
             del columns[heading]

@@ -88,7 +88,7 @@ def _cells(one: Listed, now_ns: int, *, has_unknown: bool) -> tuple[str, ...]:
         wording.stamp(one.last_ns) if one.last_ns else wording.UNKNOWN,
         _outcome(one, now_ns),
         wording.duration(one.last_ns - one.first_ns) if one.last_ns else wording.UNKNOWN,
-        f"{one.gpu_hours:,.1f}",
+        wording.UNKNOWN if one.on_cpu else f"{one.gpu_hours:,.1f}",
         f"{ASSUMED}{useful}" if one.useful_basis and one.useful_share else useful,
         *((wording.percent(one.unknown_share),) if has_unknown else ()),
         cost,

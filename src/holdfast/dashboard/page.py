@@ -54,7 +54,7 @@ class _Headline(msgspec.Struct, frozen=True, kw_only=True):
 
 def render(report: Report, prices: Prices = DEFAULTS) -> str:
     """The whole page, with losses at these prices."""
-    amounts = wording.Amounts(report.paid_gpu_ns)
+    amounts = report.amounts
     shown = report.incidents[:INCIDENTS_SHOWN_MAX]
     hidden = report.incidents[INCIDENTS_SHOWN_MAX:]
     return _template().render(
@@ -107,13 +107,14 @@ def _headline(report: Report, amounts: wording.Amounts) -> _Headline:
     if report.goodput.total is None:
         return _Headline(
             number="Unknown",
-            sentence=f"Nothing recorded says how the {amounts.hours(paid)} GPU-hours paid for were used.",
+            sentence=f"Nothing recorded says how the {amounts.hours(paid)} {report.counted}-hours paid for "
+            "were used.",
             amounts=three,
             more="The run reported neither steps nor checkpoints, only that it had the GPUs.",
         )
-    whole, more = "the GPU time paid for", ""
+    whole, more = f"the {report.counted} time paid for", ""
     if split.unknown_matters and bounds is not None:
-        whole = "the GPU time that is known"
+        whole = f"the {report.counted} time that is known"
         unknown = amounts.share(split.unknown_gpu_ns)
         useful_of_all = wording.between(bounds)
         more = f"{unknown} of what was paid for is not known; of all of it, {useful_of_all} was useful."
@@ -124,7 +125,7 @@ def _headline(report: Report, amounts: wording.Amounts) -> _Headline:
     return _Headline(
         number=wording.percent(report.goodput.total),
         sentence=f"of {whole} was useful: "
-        f"{amounts.hours(useful)} of {amounts.hours(split.known_gpu_ns)} GPU-hours{rests}.",
+        f"{amounts.hours(useful)} of {amounts.hours(split.known_gpu_ns)} {report.counted}-hours{rests}.",
         amounts=three,
         more=more,
         known=True,

@@ -27,7 +27,7 @@ from holdfast.ledger.counts import (
 from holdfast.ledger.dangers import Dangers
 from holdfast.ledger.tally import BIN, IN_FLIGHT, LAUNCH, STAGE, Tally, measured_key, work_bin
 from holdfast.record import events
-from holdfast.record.events import IMPORTED, AnyEvent, Collective, StepBegun, StepCommitted
+from holdfast.record.events import CPU, IMPORTED, AnyEvent, Collective, StepBegun, StepCommitted
 
 _PHASES: dict[str, int] = {
     "launch": Category.STARTING,
@@ -69,6 +69,7 @@ class Fold(Attempts):
         self.dangers = Dangers()
         self.skipped: dict[int, int] = {}  # number of lanes that no member computed, by step
         self.opening_short: Opening | None = None  # if steps before it are not known to be of this run
+        self.on_cpu = False  # whether its members have no GPU
         self.opening_assumed: AssumedOpening | None = None  # if many were taken to be
         self._calm = False  # see `_is_calm`
         self._useful_step = _USEFUL_STEP  # the key of a useful step, without its bin
@@ -164,6 +165,8 @@ class Fold(Attempts):
         self._abandon(beyond)
         self.disorder.forget()
         self._launch.begun_step = -1
+        if event.device:
+            self.on_cpu = event.device == CPU
         if event.gpus is not None:
             self.members.size_gpus = event.gpus
             if event.source in SCHEDULERS:

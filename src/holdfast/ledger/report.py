@@ -317,6 +317,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     recorded_prices: (since when, USD per GPU-hour), whatever the window is.
     accrued: GPU-time held since the last event, if the run has not ended; not in `paid_gpu_ns`.
     dangers: what endangered the run; those that are not over come first.
+    on_cpu: whether its members have no GPU, so that its GPU-hours are hours of such members.
     segments: the partition over time, cut where prices change and windows begin.
     """
 
@@ -342,6 +343,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     paid_usd: float | None
     usd_per_gpu_hour: float | None
     chip: str | None
+    on_cpu: bool
     tokens_per_step: int | None
     partition: dict[str, int]
     split: Split
@@ -373,3 +375,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         return wording.run_label(self.run, self.name)
+
+    @property
+    def counted(self) -> str:
+        """What is paid for by the hour."""
+        return wording.CPU_MEMBER if self.on_cpu else wording.GPU
+
+    @property
+    def amounts(self) -> wording.Amounts:
+        return wording.Amounts(self.paid_gpu_ns, self.counted)

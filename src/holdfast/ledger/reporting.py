@@ -181,6 +181,7 @@ class _Reader:
             paid_usd=paid_usd,
             usd_per_gpu_hour=prices[-1].usd_per_gpu_hour if prices and mean_price is None else mean_price,
             chip=fold.declared.chip,
+            on_cpu=fold.on_cpu,
             tokens_per_step=tokens,
             partition=self.partition,
             split=self.split,

@@ -25,6 +25,8 @@ StepNumber = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 
+CPU = "cpu"
+"""The device of members that have no GPU."""
 Outcome = Literal["completed", "failed", "stopped", "preempted"]
 Phase = Literal["launch", "init", "load", "step", "data", "eval", "check", "stop"]
 Severity = Literal["fatal", "degraded"]
@@ -120,7 +122,8 @@ class GenerationOpened(Event, frozen=True, kw_only=True, tag_field="kind", tag="
     the old group, to meet the others in the new one, and to get the state; each on its own, so they need not
     add up. reason: why there is a new generation, in words: members that were lost or came, or what a member
     could not do. lanes, seed, model: with the first generation, what identifies the script: its arguments of
-    `protect()`, and a digest of the model as it was built, unless that is sharded.
+    `protect()`, and a digest of the model as it was built, unless that is sharded. device: with the first
+    generation, what its members compute on: the name of a GPU, or `cpu`, if known.
     """
 
     generation: Count = 0
@@ -134,6 +137,7 @@ class GenerationOpened(Event, frozen=True, kw_only=True, tag_field="kind", tag="
     lanes: Count | None = None
     seed: int | None = None
     model: str = ""
+    device: str = ""
 
 
 class MemberJoined(Event, frozen=True, kw_only=True, tag_field="kind", tag="member.joined"):

@@ -369,6 +369,7 @@ def _record_opened(state: RunState, generation: Generation, version: int) -> Non
             lanes=None if setup is None else setup.lanes,
             seed=None if setup is None else setup.seed,
             model="" if setup is None or state.policy.mesh.sizes else setup.model,
+            device="" if setup is None else setup.device,
             causes=state.generations.causes,
         )
     )

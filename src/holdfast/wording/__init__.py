@@ -25,6 +25,8 @@ DIGITS = 6
 NUMBER_MIN = 1e-9
 """What is less is written as less than this."""
 UNKNOWN = "–"
+GPU, CPU_MEMBER = "GPU", "CPU member"
+"""What is paid for by the hour, and its name where members have no GPU."""
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _LARGE = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))
 _BYTE_UNITS = (("PB", 10**15), ("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
@@ -34,8 +36,8 @@ _UNITS = (("d", DAY_S), ("h", HOUR_S), ("min", MINUTE_S), ("s", 1))
 class Amounts:
     """GPU-time as GPU-hours and as shares of the paid time, with one precision for a whole report."""
 
-    def __init__(self, paid_gpu_ns: int) -> None:
-        self.paid_gpu_ns = paid_gpu_ns
+    def __init__(self, paid_gpu_ns: int, counted: str = GPU) -> None:
+        self.paid_gpu_ns, self.counted = paid_gpu_ns, counted
         digits_before_point = floor(log10(paid_gpu_ns / HOUR_NS)) + 1 if paid_gpu_ns else SIGNIFICANT_DIGITS
         self.decimals = max(0, min(DECIMALS_MAX, SIGNIFICANT_DIGITS - digits_before_point))
 
@@ -48,7 +50,7 @@ class Amounts:
     def three(self, useful_gpu_ns: int, lost_gpu_ns: int, unknown_gpu_ns: int) -> str:
         """`7,076 GPU-hours useful, 887 lost, 0 not known`."""
         useful, lost, unknown = map(self.hours, (useful_gpu_ns, lost_gpu_ns, unknown_gpu_ns))
-        return f"{useful} GPU-hours useful, {lost} lost, {unknown} not known"
+        return f"{useful} {self.counted}-hours useful, {lost} lost, {unknown} not known"
 
 
 _CURRENCY: ContextVar[tuple[str, float]] = ContextVar("currency", default=("USD", 1.0))

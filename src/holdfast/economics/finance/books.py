@@ -7,6 +7,7 @@ import msgspec
 from holdfast import wording
 from holdfast.economics.finance.finance import cuts_ns
 from holdfast.economics.pricing.prices import Prices
+from holdfast.economics.pricing.pricing import Pricing
 from holdfast.ledger.opinions import compared
 from holdfast.ledger.report import Report
 from holdfast.ledger.runs import AskedWindow, Progress, read_run
@@ -25,11 +26,13 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
 
     known      all names in the store by kind (run, team, ...); None if runs or teams were selected
     simulated  how many simulated runs are left out
+    on_cpu     how many runs of members without a GPU, whose hours have no price, are left out
     """
 
     reports: tuple[Report, ...]
     known: dict[str, list[str]] | None
     simulated: int
+    on_cpu: int
 
 
 def read_books(
@@ -44,10 +47,18 @@ def read_books(
     """The books of these runs and teams, or of all. There is at least one report."""
     summaries, simulated = _summaries(store, runs, look)
     reports = _of_teams(compared(store, _reports(store, summaries, look, prices, reading)), runs, teams)
-    within = tuple(report for report in reports if _has_time(report, look))
+    timed = tuple(report for report in reports if _has_time(report, look))
+    within = tuple(report for report in timed if Pricing(report, prices).is_priced)
+    if timed and not within:
+        Pricing(timed[0], prices).require()
     if look.window.is_bounded and not any(_is_there(report) for report in within):
         raise _nothing(reports, within)
-    return Books(reports=within, known=None if runs or teams else _names(store), simulated=simulated)
+    return Books(
+        reports=within,
+        known=None if runs or teams else _names(store),
+        simulated=simulated,
+        on_cpu=len(timed) - len(within),
+    )
 
 
 def _summaries(store: Store, runs: Sequence[str], look: AskedWindow) -> tuple[list[RunSummary], int]:

@@ -115,6 +115,13 @@ class _Reader:
             (self._run(report) for report in self.reports), key=lambda run: (-run.spend.usd, run.run)
         )
         months = {month.name: month for month in self.months}
+        causes = self._causes()
+        named = {
+            cause.key: f"{first.what} ({first.subject})"
+            for cause in causes
+            for first in cause.incidents[:1]
+            if first.subject
+        }
         return statement.Finance(
             **_fields(balance_of(self.bill, self.reports)),
             first_ns=self.first_ns,
@@ -122,8 +129,8 @@ class _Reader:
             window=(question.window.from_ns, question.window.to_ns),
             now_ns=question.now_ns,
             point_usd=self._point_usd(),
-            causes=self._causes(),
-            wastes=wastes(self.bill, self.by_run, self.names),
+            causes=causes,
+            wastes=wastes(self.bill, self.by_run, self.names, named),
             silences=unknowns(self.bill, self.by_run, self.names),
             months=tuple(self._month(month) for month in self.months),
             budgets=budget_lines(

@@ -16,12 +16,15 @@ WASTES_MAX = 5
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do about a cause. share: the part of `categories` it would gain; `basis` says why."""
+    """What to do about a cause. once_named: the same if the record names it. share: the part of `categories`
+    it would gain; `basis` says why.
+    """
 
     todo: str
     basis: str
     categories: tuple[Category, ...] = ()
     share: float = 1.0
+    once_named: str = ""
 
 
 REMEDIES: dict[str, Remedy] = {
@@ -44,6 +47,7 @@ REMEDIES: dict[str, Remedy] = {
     ),
     "slow": Remedy(
         todo="Find the member that delays the others: `holdfast diagnose RUN`; replace or repair it.",
+        once_named="Mend what the record names: NAMED.",
         basis="all of it: steps at their reference again",
         categories=(Category.SLOWDOWN,),
     ),
@@ -113,8 +117,11 @@ def unknowns(bill: Bill, by_run: Mapping[str, Bill], names: Mapping[str, str]) -
     return tuple(sorted(told, key=lambda one: (-one.amount.usd, -one.amount.gpu_ns)))
 
 
-def wastes(bill: Bill, by_run: Mapping[str, Bill], names: Mapping[str, str]) -> tuple[Waste, ...]:
-    """The costliest first. names: of the runs."""
+def wastes(
+    bill: Bill, by_run: Mapping[str, Bill], names: Mapping[str, str], named: Mapping[str, str]
+) -> tuple[Waste, ...]:
+    """The costliest first. names: of the runs. named: what the record names as
+    the costliest incident of a cause, and where, by the cause's key."""
     found = [(bill.part(*cause.categories), cause) for cause in CAUSES if bill.part(*cause.categories).gpu_ns]
     found.sort(key=lambda one: (-one[0].usd, -one[0].gpu_ns))
     told = []
@@ -128,7 +135,9 @@ def wastes(bill: Bill, by_run: Mapping[str, Bill], names: Mapping[str, str]) -> 
                 amount=amount,
                 run=run,
                 run_name=names[run],
-                todo=remedy.todo.replace("RUN", run),
+                todo=remedy.once_named.replace("NAMED", named[cause.key])
+                if remedy.once_named and cause.key in named
+                else remedy.todo.replace("RUN", run),
                 bring_usd=bill.part(*remedy.categories).usd * remedy.share if remedy.categories else None,
                 basis=remedy.basis,
             )

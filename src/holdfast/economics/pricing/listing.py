@@ -20,7 +20,8 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
     gpu_hours: paid for, including those accrued since the last event of a running run. useful_share: of the
     known time; None if unknown. unknown_share: of the accounted time. useful_basis: how accurate the useful
-    share is, if it is an estimate. cost_usd: None for a simulated run, which costs nothing, and for one
+    share is, if it is an estimate. on_cpu: its members have no GPU. cost_usd: None for a simulated run, which
+    costs nothing, for members without a GPU if no price is given, and for one
     without recorded GPUs. is_cut_off: the log that it was imported from ends before the run does.
     """
 
@@ -33,6 +34,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     ended: Ended | None
     is_cut_off: bool
     gpus: int
+    on_cpu: bool
     gpu_hours: float
     useful_share: float | None
     unknown_share: float | None
@@ -45,9 +47,11 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 def listed(store: Store, summary: RunSummary, prices: Prices, now_ns: int, simulated: bool) -> Listed:
     look = AskedWindow(window=Window(), now_ns=now_ns)
     told = read_run(store, summary.run, look, edges_ns(prices.rates))
-    charges = [charge for charge in Pricing(told, prices).charges() if charge.gpu_ns]
+    pricing = Pricing(told, prices)
+    charges = [charge for charge in pricing.charges() if charge.gpu_ns]
     gpu_ns = sum(charge.gpu_ns for charge in charges)
     usd = sum((charge.usd(charge.gpu_ns) for charge in charges), Fraction())
+    is_priced = bool(told.gpus) and not (simulated or told.is_untimed) and pricing.is_priced
     return Listed(
         **msgspec.structs.asdict(summary),
         name=told.name,
@@ -55,11 +59,12 @@ def listed(store: Store, summary: RunSummary, prices: Prices, now_ns: int, simul
         ended=told.ended,
         is_cut_off=told.is_cut_off,
         gpus=told.gpus,
+        on_cpu=told.on_cpu,
         gpu_hours=gpu_ns / HOUR_NS,
         useful_share=told.goodput.total,
         unknown_share=share(told.split.unknown_gpu_ns, told.paid_gpu_ns),
         useful_basis=told.goodput.basis,
-        cost_usd=None if simulated or not told.gpus or told.is_untimed else float(usd),
+        cost_usd=float(usd) if is_priced else None,
         cost_assumed=any(charge.price.assumed for charge in charges),
         simulated=simulated,
     )

@@ -15,14 +15,18 @@ from operator import itemgetter
 
 import msgspec
 
-from holdfast.economics.pricing.prices import Currency, Priced, Prices, exactly
+from holdfast.economics.pricing.prices import Currency, Priced, Prices, assumed, exactly
 from holdfast.economics.pricing.rates import Kind, PricedSubject, RateLine
 from holdfast.ledger.categories import Category
 from holdfast.ledger.report import Report, Segment
+from holdfast.record.errors import InputError
+from holdfast.record.events import CPU
 from holdfast.wording.units import HOUR_NS
 
 ACCRUED = "accrued"
 """The key of time that is not accounted for yet because the run goes on; no category of the ledger."""
+
+NO_GPU = 'its members have no GPU; a rate for chip = "cpu" prices their hours'
 
 CHANGES_SHOWN_MAX = 5
 """How many changes of the price are listed one by one."""
@@ -64,9 +68,10 @@ class Pricing:
             name=report.name,
             team=report.team,
             cluster=report.cluster,
-            chip=report.chip or "",
+            chip=CPU if report.on_cpu else report.chip or "",
         )
-        self.line = RateLine.of(prices.rates, subject)
+        rates = [one for one in prices.rates if one.chip or one.run] if report.on_cpu else prices.rates
+        self.line = RateLine.of(rates, subject)
         self._recorded = report.recorded_prices
 
     def at(self, at_ns: int, recorded: float | None) -> tuple[Fraction, Priced, Kind | None]:
@@ -77,7 +82,9 @@ class Pricing:
         elif (rate := self.line.at(at_ns)) is not None:
             kind = rate.kind
             price = Priced(value=rate.usd_per_gpu_hour, assumed=False, source=rate.source)
-        elif self._recorded and self.prices.usd_per_gpu_hour.assumed:
+        elif self.report.on_cpu and not self._recorded:
+            price = assumed(0.0, NO_GPU)
+        elif self._recorded and (self.report.on_cpu or self.prices.usd_per_gpu_hour.assumed):
             price = self.prices.at(self._recorded[0][1]).usd_per_gpu_hour  # the first recorded price
         else:
             price = self.prices.for_chip(self.report.chip).usd_per_gpu_hour
@@ -100,6 +107,18 @@ class Pricing:
                 for from_ns, to_ns in self._stretches(accrued.from_ns, accrued.to_ns, cuts_ns)
             )
         return [self._charge(segment) for segment in segments]
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether its hours have a price; those of members without a GPU have none unless one is given."""
+        return not self.report.on_cpu or any(charge.price.value for charge in self.charges())
+
+    def require(self) -> None:
+        if not self.is_priced:
+            raise InputError(
+                f"The members of {self.report.label} have no GPU, so its hours have no price.",
+                hint='Give them one: `[[rates]]` with `chip = "cpu"` in the file of --prices.',
+            )
 
     def held(self, gpus: int, from_ns: int, to_ns: int) -> Fraction:
         """The cost of holding this many GPUs of the run from one moment to the other."""
