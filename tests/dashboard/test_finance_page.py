@@ -187,7 +187,8 @@ def test_months_budgets_wastes_and_what_to_charge_back_are_told(month: Finance) 
     for expected in (
         "2026-10 2,056,963 1,832,038 224,924 0 88.9 % estimated ± 0.1 % – –",
         "team pretraining 2026-10 2,000,000 1,793,659 – 206,341",
-        "Running slowly mostly in pretrain-70b Find the member that delays the others",
+        "Running slowly mostly in pretrain-70b Mend what the record names: coolant inlet too "
+        "warm, GPUs throttled (loop-3).",
         "138,445 138,445 all of it: steps at their reference again",
         "the line across is the target, 92.0 %",
         "Goodput was 88.9 %, the target is 92.0 %: 3.1 points below.",
