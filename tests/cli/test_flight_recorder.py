@@ -132,7 +132,7 @@ def test_a_hang_that_a_step_log_shows_gets_the_collective_as_evidence(
     assert "rank 1: after all_reduce #1 of group default_pg, its last; train_step, train.py:41" in shown
     # While the run still made its steps, they are no evidence of anything.
     before = asked(LAST_NS - 60 * S)
-    assert "The signals do not show that llama stands." in before.out
+    assert "The steps of llama do not show that it stands." in before.out
 
 
 @pytest.mark.parametrize(

@@ -148,3 +148,11 @@ def test_machines_read_the_name_of_the_run_too(holdfast: Holdfast, told: Told) -
     answer = holdfast("diagnose", RUN, "--json").json
     assert (answer["run"], answer["run_name"]) == (RUN, "llama-7b")
     assert [one["run_name"] for one in answer["incidents"]] == ["llama-7b"]
+
+
+def test_what_no_signals_show_is_not_said_of_signals(holdfast: Holdfast, told: Told) -> None:
+    told(STARTED, *steps((60, 10.0)))
+    out = diagnosed(holdfast, "--at", "2026-09-25")
+    sentence = "the record has no step of it in the window; its last step was at 2026-09-21 14:23:20Z."
+    assert f"Nothing can be said of {RUN}: {sentence}" in out
+    assert "the signals have" not in out.lower()

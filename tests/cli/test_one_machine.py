@@ -73,6 +73,11 @@ def test_the_gpu_is_found_whatever_the_run_calls_its_node(
     assert "It is the run's only node" in incident["action"]
     assert [flaw for flaw in told["quality"]["flaws"] if flaw["kind"] == "names"] == []
     assert told["quality"]["steps_from"] == "record"
+    assert holdfast(*asked, "--record").code == 0
+    steps = " ".join(holdfast("runbook", "prod").out.split())
+    assert "The run has no other node to go on with. Stop it (`holdfast stop prod`)" in steps
+    assert "go on without the node" not in steps
+    assert "holdfast drain prod" not in steps
 
 
 def test_a_node_that_nothing_shows_is_told_once_and_in_plain_words(

@@ -122,7 +122,7 @@ def _remark(answer: DiagnoseAnswer, told: RanksStanding) -> str:
     """Why the dumps do not count as evidence of the hang; empty if they do."""
     hangs = list(filter(is_open_hang, answer.incidents))
     if not hangs:
-        return f"The signals do not show that {answer.run} stands."
+        return f"The steps of {answer.run} do not show that it stands."
     if told.standstills and not is_of(hangs[0], told, answer.at_ns):
         return f"These dumps are from another time than {hangs[0].name}, so they are not evidence of it."
     return ""

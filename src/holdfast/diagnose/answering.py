@@ -112,7 +112,9 @@ class DiagnoseAnswer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def blindness(self) -> str:
         """The sentence that nothing can be said, for signals that do not show the run."""
-        sentence = f"Nothing can be said of {self.run}: {stepless(self.last_ns, self.since_ns)}"
+        has_log = self.reading is not None and self.reading.steps_from == "step log"
+        asked = "signals" if self.sees_signals else "log" if has_log else "record"
+        sentence = f"Nothing can be said of {self.run}: {stepless(self.last_ns, self.since_ns, asked)}"
         return f"{sentence} {known_runs(self.others)}".rstrip()
 
 
@@ -183,7 +185,7 @@ def answered(
         others=tuple(sorted(seen - {run})),
         flaws=assessment.flaws,
         pace=reading.pace,
-        last_ns=None if run in seen else last_step_ns(source, run, at_ns),
+        last_ns=None if run in seen else last_step_ns(source, run, at_ns) or reading.last_ns,
         sees_signals=sees_signals,
         sees_machines=sees_machines(source),
         reading=reading,

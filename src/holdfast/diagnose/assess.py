@@ -360,16 +360,24 @@ def _incident(
         action=_action(best, case),
         runbook=mechanism.name,
         cost=price(slowdown, lasted_s, one.gpus, desk.prices) if one.gpus else None,
+        is_on_all_nodes=_nodes(best, case)[1],
     )
+
+
+def _nodes(best: Hypothesis, case: RunFindings) -> tuple[set[str], bool]:
+    """The run's nodes, and whether the cause is at all of them."""
+    known, run = case.topology, case.scene.run
+    if run not in known or best.subject not in known or best.subject == run:
+        return set(), False
+    nodes = set(known.causes(run, "node"))
+    return nodes, bool(nodes) and nodes <= case.nodes_at(best.subject)
 
 
 def _action(best: Hypothesis, case: RunFindings) -> str:
     """What to do; if that is to drain all nodes that the run has, that this would end it."""
-    action, run = best.mechanism.action, case.scene.run
-    if DRAIN not in action or run not in case.topology or best.subject not in case.topology:
-        return action
-    nodes, out = set(case.topology.causes(run, "node")), case.nodes_at(best.subject)
-    if not nodes or not nodes <= out:
+    action = best.mechanism.action
+    nodes, is_all = _nodes(best, case)
+    if DRAIN not in action or not is_all:
         return action
     which = "It is the run's only node" if len(nodes) == 1 else "These are all nodes of the run"
     return f"{action} {which}: {ONLY_NODE}"

@@ -61,6 +61,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     quality      of the telemetry behind it, between 0 and 1, with its flaws
     slowdown     time per step now over that of a healthy run
     run_name     of its run, if that is called otherwise than its id
+    is_on_all_nodes  whether the run has no node without the cause, so that it cannot go on without those
     affected     members that it makes late; all members if it reaches all
     decides      the observation that would settle it
     action       what to do first; `runbook` has the rest
@@ -90,6 +91,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     runbook: str
     cost: Price | None
     run_name: str = ""
+    is_on_all_nodes: bool = False
 
     @property
     def run_label(self) -> str:

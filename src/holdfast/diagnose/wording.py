@@ -36,16 +36,17 @@ def members(names: Sequence[str]) -> str:
     return f"{count}, {hosts}" if len(hosts) <= HOSTS_CHARS_MAX else f"{count}, {hosts[:HOSTS_CHARS_MAX]}…"
 
 
-def stepless(last_ns: int | None, since_ns: int) -> str:
+def stepless(last_ns: int | None, since_ns: int, asked: str = "signals") -> str:
     """Half a sentence about a run whose pace the window does not show.
 
-    last_ns: when its last step was made, if known. since_ns: when the window begins.
+    last_ns: when its last step was made, if known. since_ns: when the window begins. asked: what was read.
     """
+    have = f"the {asked} {'have' if asked == 'signals' else 'has'}"
     if last_ns is None:
-        return f"the signals have {_NO_STEP}."
+        return f"{have} {_NO_STEP}."
     is_within = last_ns >= since_ns
     lack = "too few steps of it in the window: two do not tell its pace" if is_within else _NO_STEP
-    return f"the signals have {lack}; its last step was at {wording.stamp(last_ns)}."
+    return f"{have} {lack}; its last step was at {wording.stamp(last_ns)}."
 
 
 def known_runs(runs: Sequence[str]) -> str:
