@@ -88,3 +88,15 @@ def test_the_end_of_a_run_is_no_standstill_unless_it_stood_before(
     ended = RunEnded(id="end", occurred_ns=end_ns, run=RUN, outcome=outcome)
     detected = looked(*frames, events=[ended])
     assert found(detected, "no-step") == [RUN] * is_told
+
+
+@pytest.mark.parametrize(("readings", "hangs"), [(2, False), (3, False), (4, True)])
+def test_a_step_that_no_reading_missed_is_awaited(
+    framed: Made, noisy: Noisy, looked: Looked, readings: int, hangs: bool
+) -> None:
+    """Steps of 20 s that are read every 15 s: the last reading showed the same one for so many readings."""
+    made = noisy(20.0, 200)
+    every = [made[int(15 * row / 20)] for row in range(240)]
+    steps = framed(STEP, [*every, *[every[-1]] * readings], [RUN], labels=[{"run": RUN}], every_s=15.0)
+    now_ns = int(steps.times_ns[-1]) + 15 * 10**9
+    assert found(looked(steps, now_ns=now_ns), "no-step") == [RUN] * hangs

@@ -1,6 +1,6 @@
 """A run by its own times: slow steps, late members, who is late changing, and what is none of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -12,6 +12,8 @@ from holdfast.detect.scene import Healthy
 from holdfast.detect.symptoms import COLLECTOR, LATE, MEMBER_LANES
 from holdfast.record.events import ReferenceDeclared
 from holdfast.signals.frame import Floats, Frame
+from holdfast.signals.source import Source
+from holdfast.signals.stepped import COUNTED, SteppedSource
 
 RUN = "pretrain"
 ROWS, SINCE = 180, 120
@@ -20,6 +22,7 @@ MEMBERS = tuple(f"n{number:05}" for number in range(48))
 DECLARED = (ReferenceDeclared(id="reference", occurred_ns=1, run=RUN, step_ns=round(STEP_S * 1e9)),)
 
 Made = Callable[..., Frame]
+Counted = Callable[[Sequence[int]], Iterator[Frame]]
 Noisy = Callable[..., Floats]
 Looked = Callable[..., Detected]
 
@@ -129,6 +132,45 @@ def test_one_step_that_is_shown_three_times_is_one_observation(
     by_step[40:43] += 10.0
     found = the_one(looked(steps(np.repeat(by_step, 3, axis=0))), "slow-step")
     assert found.noticed_ns >= found.since_ns + 60 * 10**9
+
+
+@pytest.mark.parametrize("step_s", [20, 60, 90, 200])
+def test_steps_that_take_longer_than_a_minute_become_slower_too(
+    steps: Made, noisy: Noisy, looked: Looked, step_s: int
+) -> None:
+    before, after = noisy(step_s, 60), noisy(1.6 * step_s, 4)
+    shown = (np.repeat(before, step_s // 10, axis=0), np.repeat(after, round(0.16 * step_s), axis=0))
+    frame = steps(np.concatenate(shown))
+    found = the_one(looked(frame, window_s=3_600.0), "slow-step")
+    assert (found.since_ns, found.until_ns) == (frame.times_ns[len(shown[0])], None)
+
+
+@pytest.fixture
+def counted(framed: Made, shown: Callable[..., Source]) -> Counted:
+    """What a source shows of a run whose count of steps is read every ten seconds."""
+
+    def make(counts: Sequence[int]) -> Iterator[Frame]:
+        read = framed("trainer_step", np.array(counts), [RUN], labels=[{"run": RUN}])
+        source = SteppedSource(shown(read), "trainer_step")
+        for metric in (STEP, COUNTED):
+            frame = source.frame(metric, (int(read.times_ns[0]), int(read.times_ns[-1]) + 1))
+            assert frame is not None
+            yield frame
+
+    return make
+
+
+def test_a_step_that_a_reading_just_missed_is_no_slow_step(counted: Counted, looked: Looked) -> None:
+    """Steps as long as readings are apart: one more or one less may fall between two of them."""
+    for late in range(100, 112):
+        frames = counted([row - (row >= late) for row in range(112)])
+        assert looked(*frames).runs[RUN] == ()
+
+
+def test_a_count_shows_slow_steps_within_ten_of_them(counted: Counted, looked: Looked) -> None:
+    slow = [120 + int(row / 1.64) for row in range(1, 18)]
+    found = the_one(looked(*counted([*range(120), *slow])), "slow-step")
+    assert found.value == pytest.approx(16.4, rel=0.2)
 
 
 def test_a_second_series_of_the_same_run_is_no_mistake(framed: Made, noisy: Noisy, looked: Looked) -> None:

@@ -1,11 +1,12 @@
 """What a watch sees does not depend on when it began: scrapes of every interval, looked at in every phase.
 
-A run becomes 64 % slower at a known moment, or does not. Its metric is scraped a little early or late, and
-some scrapes are missed. A watch looks every ten seconds, and `diagnose` at the same moments.
+A run becomes 64 % slower at a known moment, or does not. Its steps are shorter or longer than the time
+between scrapes. Its metric is scraped a little early or late, and some scrapes are missed. A watch looks
+every ten seconds, and `diagnose` at the same moments.
 """
 
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -51,23 +52,24 @@ LOOK_S, LOOKS = 10, 5
 SCRAPES = 3
 EVERY_S = (1, 2, 5, 7, 10, 13, 15, 30, 60)
 PHASES = 20
-STEP_S, SLOWER = 0.5, 1.64
+STEPS_S, SLOWER = (0.5, 3.0, 10.0, 20.0), 1.64
+STEPS = {OWN: 4, FOREIGN: 10}
+"""Where a step takes a second or more: so many slow steps later."""
 NOISE = 0.04
 JITTER, MISSED = 0.05, 0.03
 MIXED_S = (5, 60)
 WINDOW_S = 1_800.0
 
-cells = pytest.mark.parametrize(
-    ("every_s", "phase", "metric"),
-    sampled(
-        product(EVERY_S, range(PHASES), (OWN, FOREIGN)),
-        [
-            (every_s, (place * 7 + phase) % PHASES, metric)
-            for place, every_s in enumerate(EVERY_S)
-            for phase, metric in ((0, OWN), (4, FOREIGN), (13, FOREIGN))
-        ],
-    ),
-)
+
+def phased(kept: Iterable[tuple[float, int, int, str]]) -> pytest.MarkDecorator:
+    every = product(STEPS_S, EVERY_S, range(PHASES), (OWN, FOREIGN))
+    return pytest.mark.parametrize(("step_s", "every_s", "phase", "metric"), sampled(every, [*kept]))
+
+
+def within_s(step_s: float, every_s: int, metric: str) -> float:
+    """How soon a slower run is found."""
+    steps = STEPS[metric] if step_s >= 1 else 0
+    return SCRAPES * every_s + LOOKS * LOOK_S + steps * SLOWER * step_s
 
 
 class Scraped(msgspec.Struct, frozen=True, eq=False):
@@ -79,12 +81,19 @@ class Scraped(msgspec.Struct, frozen=True, eq=False):
 
 
 def scraped(
-    every_s: float, phase: int, metric: str, *, slower: float = SLOWER, until_s: int = 3_600, run: str = RUN
+    every_s: float,
+    phase: int,
+    metric: str,
+    *,
+    step_s: float = STEPS_S[0],
+    slower: float = SLOWER,
+    until_s: int = 3_600,
+    run: str = RUN,
 ) -> Scraped:
     """A run's metric. A share of an interval after the beginning, its first scrape is due."""
     rng = np.random.default_rng((round(every_s), phase))
-    steps = round(until_s / STEP_S * 1.3)
-    took_s = STEP_S * (1 + NOISE * rng.standard_normal(steps))
+    steps = round(until_s / step_s * 1.3)
+    took_s = step_s * (1 + NOISE * rng.standard_normal(steps))
     took_s[np.searchsorted(np.cumsum(took_s), SLOWER_S - BEGAN_S) :] *= slower
     done_s = BEGAN_S + np.cumsum(took_s)
     times_s = BEGAN_S + phase / PHASES * every_s + np.arange(until_s / every_s) * every_s
@@ -229,27 +238,49 @@ def found_s(watcher: Watcher, first_s: float, most_s: float) -> float:
     return float(at_s - SLOWER_S)
 
 
-@cells
-def test_a_slower_run_is_found_within_three_scrapes_and_five_looks(
-    every_s: int, phase: int, metric: str, tmp_path: Path
+@phased(
+    [
+        *(
+            (STEPS_S[0], every_s, (place * 7 + phase) % PHASES, metric)
+            for place, every_s in enumerate(EVERY_S)
+            for phase, metric in ((0, OWN), (4, FOREIGN), (13, FOREIGN))
+        ),
+        *(
+            (step_s, every_s, (place * 7 + round(step_s)) % PHASES, FOREIGN)
+            for place, every_s in enumerate(EVERY_S)
+            for step_s in STEPS_S[1:]
+        ),
+        *((step_s, every_s, 9, OWN) for step_s, every_s in ((3.0, 5), (10.0, 15), (20.0, 15), (20.0, 30))),
+    ]
+)
+def test_a_slower_run_is_found_within_three_scrapes_five_looks_and_some_steps(
+    step_s: float, every_s: int, phase: int, metric: str, tmp_path: Path
 ) -> None:
-    with watching(Server(scraped(every_s, phase, metric)), metric, tmp_path) as watcher:
-        most_s = SCRAPES * every_s + LOOKS * LOOK_S
+    most_s = within_s(step_s, every_s, metric)
+    until_s = round(SLOWER_S - BEGAN_S + 2 * most_s)
+    server = Server(scraped(every_s, phase, metric, step_s=step_s, until_s=until_s))
+    with watching(server, metric, tmp_path) as watcher:
         assert found_s(watcher, SLOWER_S - 20 + phase / 2, most_s) <= most_s
 
 
-@pytest.mark.parametrize(
-    ("every_s", "phase", "metric"),
-    sampled(
-        product(EVERY_S, range(PHASES), (OWN, FOREIGN)),
-        [(every_s, every_s % PHASES, FOREIGN) for every_s in EVERY_S[::2]],
-    ),
+@phased(
+    [
+        *((STEPS_S[0], every_s, every_s % PHASES, FOREIGN) for every_s in EVERY_S[::2]),
+        *((10.0, 5, phase, FOREIGN) for phase in (8, 12)),
+        *((10.0, every_s, 16, FOREIGN) for every_s in (1, 10, 15)),
+        *((step_s, every_s, 3, FOREIGN) for step_s in (3.0, 20.0) for every_s in (5, 13, 30)),
+        (10.0, 15, 3, OWN),
+        (20.0, 30, 3, OWN),
+    ]
 )
-def test_a_healthy_run_is_not_named_in_an_hour(every_s: int, phase: int, metric: str, tmp_path: Path) -> None:
-    server = Server(scraped(every_s, phase, metric, slower=1.0, until_s=4_200))
+def test_a_healthy_run_is_not_named_in_an_hour(
+    step_s: float, every_s: int, phase: int, metric: str, tmp_path: Path
+) -> None:
+    server = Server(scraped(every_s, phase, metric, step_s=step_s, slower=1.0, until_s=4_200))
     with watching(server, metric, tmp_path) as watcher:
         for number, at_s in enumerate(range(BEGAN_S + 600, BEGAN_S + 4_200, 6 * LOOK_S)):
-            watcher.look(at_s + number % 6 * LOOK_S + phase / 2)
+            at_ns = watcher.look(at_s + number % 6 * LOOK_S + phase / 2)
+            assert number % 20 or not watcher.is_slow_to_diagnose(at_ns)
         assert watcher.heard.changes == []
 
 

@@ -62,6 +62,25 @@ def test_a_count_becomes_the_time_between_steps_and_a_hang_shows_its_last() -> N
     assert found["77"][3] == found["77"][4] == found["77"][5]
 
 
+def test_steps_as_long_as_readings_are_apart_are_counted_over_several() -> None:
+    found = steps("step", step=[({"run": "a"}, [7, 7, 8, 9, 10, 11, 12, 13, 13, 14])])["a"]
+    # When step 7 was made is not known. Means begin and end where a multiple of three is first seen.
+    assert np.isnan(found[:6]).all()
+    assert found[6:9] == pytest.approx([10.0] * 3, rel=1e-4)
+    assert found[9] == found[8]
+
+
+@pytest.mark.parametrize("step_s", [3, 7, 10, 13, 20, 29, 31, 100, 300])
+def test_at_most_a_third_of_a_counted_step_is_too_much(step_s: int) -> None:
+    counts = [float((7 + 10 * row) // step_s) for row in range(400)]
+    found = np.array(steps("step", step=[({"run": "a"}, counts)])["a"])
+    known = found[np.isfinite(found)]
+    assert len(np.unique(known)) > 1
+    assert (1 - step_s / known).max() <= 1 / 3 + 1e-5
+    assert known.min() > step_s / 2
+    assert known.mean() == pytest.approx(step_s, rel=0.05)
+
+
 def test_a_run_that_begins_again_has_no_step_until_it_made_one() -> None:
     found = steps("step", step=[({"run": "llama"}, [50, 60, 0, 5])])
     assert found["llama"][1:] == pytest.approx([1.0, 1.0, 2.0], rel=1e-4)

@@ -73,7 +73,9 @@ def _hung(look: Look) -> Iterator[Finding]:
     if _is_its_end(scene, last_ns, working):
         return
     least_s = _patience_s(pace, scene, working, look.panels.window_ns)
-    is_usual = held_s <= USUAL_TIMES * _longest_pause_s(pace) or _is_repeated(held_s, pace)
+    # Since the last reading a step may have been made: only readings show that none was.
+    is_usual = held_s < STEP_TIMES * pace.step_s
+    is_usual |= held_s <= USUAL_TIMES * _longest_pause_s(pace) or _is_repeated(held_s, pace)
     if elapsed_s < least_s or is_usual:
         if working is None or working >= WORKING_SHARE or not _stands_still(look, pace, scene):
             return

@@ -21,6 +21,7 @@ from holdfast.detect.rules import SIGMAS, SIGNS, Rule
 from holdfast.detect.scene import Healthy, Scene
 from holdfast.detect.stretches import findings
 from holdfast.signals.frame import Floats
+from holdfast.signals.stepped import COUNTED
 
 STEP, LANES = "holdfast_run_step_seconds", "holdfast_run_lanes"
 HISTORY_S = 6 * 3_600.0
@@ -84,6 +85,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     steps     each step once, without pauses, over the last hours; crowded: the rows with far more long steps
               than at other times, which are kept
+    errors_s  by row, by how much the step may be too long: if it is counted between readings, it was made at
+              an unknown moment before the reading that shows it
     step_s    the usual step time; None if there are too few steps. method: where it comes from
     shown_ns  when each new step was first seen, pauses included; held_ns: how long it was shown
     read_ns   when the run's step was last read at all, whichever step it was; every_ns: how often it is read
@@ -91,6 +94,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     steps: Panel
     crowded: NDArray[np.bool_]
+    errors_s: NDArray[np.float64]
     step_s: float | None
     method: Method
     plateaus: tuple[PacePlateau, ...]
@@ -113,7 +117,7 @@ def pace_of(panels: Panels, scene: Scene) -> Pace | None:
     since_ns = min(window_ns[0], window_ns[1] - round(HISTORY_S * 1e9))
     history = panels.of_run(STEP, scene.run, (since_ns, window_ns[1])) or shown
     new = new_steps(history)
-    lanes = panels.of_run(LANES, scene.run, (since_ns, window_ns[1]))
+    lanes, counted = (panels.of_run(name, scene.run, (since_ns, window_ns[1])) for name in (LANES, COUNTED))
     alike = _as_large(once(history, new), lanes)
     steps, crowded = without_pauses(_since_declared(alike, scene.healthy))
     plateaus = tuple(plateaus_of(steps.values[:, 0]))
@@ -123,11 +127,14 @@ def pace_of(panels: Panels, scene: Scene) -> Pace | None:
         early = early[np.isfinite(early)]
         past_s = float(early.mean()) if len(early) >= compare.PAST_KNOWN_MIN else None
     step_s, method = _usual_step(past_s, scene.healthy)
+    if counted is not None:
+        history, new = counted, new_steps(counted)  # step times are means over several steps
     read = history.times_ns[np.isfinite(history.values[:, 0])]
     last = np.searchsorted(read, np.append(new[1:], read[-1] + 1)) - 1 if len(new) else new
     return Pace(
         steps=steps,
         crowded=crowded,
+        errors_s=_errors_s(steps, counted),
         step_s=step_s,
         method=method,
         plateaus=plateaus,
@@ -151,6 +158,23 @@ def once(members: Panel, new_ns: NDArray[np.int64]) -> Panel:
     seen = np.searchsorted(new_ns, members.times_ns, side="right")
     again = np.concatenate(([False], np.diff(seen) == 0))
     return msgspec.structs.replace(members, values=np.where(again[:, None], np.nan, members.values))
+
+
+def _errors_s(steps: Panel, counted: Panel | None) -> NDArray[np.float64]:
+    """By row, by how much the step may be too long. It was made after the reading before, and the next step
+    after its own.
+    """
+    errors_s = np.zeros(len(steps.times_ns))
+    rows = np.flatnonzero(np.isfinite(steps.values[:, 0]))
+    if counted is None or not len(rows):
+        return errors_s
+    read = np.flatnonzero(np.isfinite(counted.values[:, 0]))
+    places = np.searchsorted(counted.times_ns[read], steps.times_ns[rows], side="right") - 1
+    counts = counted.values[read[np.maximum(places, 0)], 0]
+    many = np.maximum(1.0, np.diff(counts, prepend=counts[0] - 1.0))
+    gaps_s = np.diff(counted.times_ns[read], prepend=0)[np.maximum(places, 0)] / 1e9
+    errors_s[rows] = np.minimum(gaps_s / many, steps.values[rows, 0] / (many + 1))
+    return errors_s
 
 
 def _as_large(steps: Panel, lanes: Panel | None) -> Panel:
@@ -327,18 +351,24 @@ def slow_steps(pace: Pace, window_ns: tuple[int, int]) -> Iterator[Finding]:
     usual = np.full(1, usual_s, np.float32)
     enough = np.full(1, SLOWER_SHARE * usual_s, np.float32)
     first_ns = int(steps.times_ns[np.isfinite(values)][0]) if np.isfinite(values).any() else 0
-    for finding in findings(rule, steps, wrong[:, None], usual, enough):
+    for finding in findings(rule, steps, wrong[:, None], usual, enough, _bridge_s(steps)):
         until_ns = None if _is_last_known(pace, finding, window_ns[1]) else finding.until_ns
         is_over = until_ns is not None
         if until_ns is not None and until_ns < window_ns[0]:
             continue
         if is_over and pace.method == "past" and finding.since_ns - first_ns < STARTING_S * 1e9:
             continue
-        seen = _sure(steps, _from_jump(pace, finding, usual_s), noise, rule.scrapes)
+        seen = _sure(pace, _from_jump(pace, finding, usual_s), noise, rule.scrapes)
         if seen is None:
             continue
         value = _recent(steps, seen)
         yield msgspec.structs.replace(seen, value=value, effect_s=value - usual_s, until_ns=until_ns)
+
+
+def _bridge_s(steps: Panel) -> float:
+    """How long steps that are not slow may interrupt slow ones: for some steps at least, however long."""
+    times_ns = steps.times_ns[np.isfinite(steps.values[:, 0])][-NEIGHBOURS:]
+    return max(compare.BRIDGE_S, compare.BRIDGE_ROWS * compare.step_ns(times_ns) / 1e9)
 
 
 class _Noise(NamedTuple):
@@ -359,10 +389,12 @@ def _noise_of(known: Floats) -> _Noise:
     return _Noise(deviation * float(np.sqrt((1 + alike) / (1 - alike))), len(known))
 
 
-def _sure(steps: Panel, finding: Finding, noise: _Noise, least: int) -> Finding | None:
-    """The finding from where the mean changed, noticed when the mean was `SURE_ERRORS` standard errors off;
-    None until then. A single long step just before it is left out.
+def _sure(pace: Pace, finding: Finding, noise: _Noise, least: int) -> Finding | None:
+    """The finding from where the mean changed, noticed when the mean was `SURE_ERRORS` standard errors off,
+    and by more than its last step may be too long; None until then. A single long step just before it is left
+    out.
     """
+    steps = pace.steps
     until_ns = steps.times_ns[-1] if finding.until_ns is None else finding.until_ns
     is_of_it = (steps.times_ns >= finding.since_ns) & (steps.times_ns <= until_ns)
     rows = np.flatnonzero(is_of_it & np.isfinite(steps.values[:, 0]))
@@ -374,6 +406,8 @@ def _sure(steps: Panel, finding: Finding, noise: _Noise, least: int) -> Finding 
     counts = np.arange(1, len(taken) - first + 1)
     more = np.cumsum(taken[first:]) / counts - finding.usual
     enough = SURE_ERRORS * noise.step_s * np.sqrt(1 / counts + 1 / noise.steps)
+    # What one step has too much the next one lacks, so only the last one's error is in the sum.
+    enough += pace.errors_s[rows[first:]] * (1 / counts + 1 / noise.steps)
     sure = np.flatnonzero((more > enough) & (counts >= least))
     if not len(sure):
         return None

@@ -19,6 +19,10 @@ from holdfast.topology.names import job_of
 from holdfast.wording.units import SECOND_NS
 
 STEP = "holdfast_run_step_seconds"
+COUNTED = "holdfast_run_steps_counted"
+"""The steps that a reading of a count shows, for runs whose step time is taken from them. A step was made at
+an unknown moment before the reading that shows it.
+"""
 UNITS: tuple[tuple[tuple[str, ...], float], ...] = (
     (("_ms", "_milliseconds", "_millis", "_msec"), 1e-3),
     (("_us", "_microseconds", "_usec"), 1e-6),
@@ -27,6 +31,12 @@ UNITS: tuple[tuple[tuple[str, ...], float], ...] = (
 """By the end of a name, its unit in seconds; seconds without such an ending."""
 COUNT_ENDINGS = ("_total", "_count", "_step", "_steps", "_iteration", "_iterations")
 COUNT_ROWS_MIN = 3
+STEPS_MAX, READINGS_MIN = 3, 3
+"""A step time is a mean over as many steps as take `READINGS_MIN` readings, and over `STEPS_MAX` at most: so
+at most a third of it is too much.
+"""
+USUAL_QUANTILE = 0.25
+"""For the step time that tells how many steps that is: most may be slow, or none be made for a while."""
 LAST_WITHIN_NS = 86_400 * 10**9
 """How far back to look for a run's last step."""
 MARK_SHARE = 1e-6
@@ -131,8 +141,25 @@ class SteppedSource(WithSteps):
         self._metric = metric
         self.told: MetricGuess | None = None
 
+    def metrics(self) -> tuple[str, ...]:
+        there = super().metrics()
+        return tuple(sorted({*there, COUNTED})) if self._metric in there else there
+
+    def frame(self, metric: str, window_ns: tuple[int, int]) -> Frame | None:
+        return self._counted(window_ns) if metric == COUNTED else super().frame(metric, window_ns)
+
     def _has_steps(self, there: Collection[str]) -> bool:
         return self._metric in there or f"{self._metric}_count" in there
+
+    def _counted(self, window_ns: tuple[int, int]) -> Frame | None:
+        """Without runs that show their step time themselves: that one counts."""
+        frame = self._source.frame(self._metric, window_ns)
+        if frame is None or taken_for(frame).meant != "count":
+            return None
+        own = self._source.frame(STEP, window_ns)
+        counts = _by_run(frame)
+        runs = tuple(run for run in counts if own is None or run not in own.subjects)
+        return step_frame(runs, frame.times_ns, map(counts.__getitem__, runs), COUNTED) if runs else None
 
     def _steps(self, window_ns: tuple[int, int]) -> Frame | None:
         frame = self._source.frame(self._metric, window_ns)
@@ -174,15 +201,20 @@ def _unit(name: str) -> tuple[float, str]:
 
 def as_steps(frame: Frame, told: MetricGuess) -> Frame:
     """The step time by run; if a run has several series, that of the slowest."""
+    highest = _by_run(frame)
+    if told.meant == "count":
+        values = [between_readings(frame.times_ns, counts) for counts in highest.values()]
+    else:
+        values = [durations * told.scale_s for durations in highest.values()]
+    return step_frame(tuple(highest), frame.times_ns, values)
+
+
+def _by_run(frame: Frame) -> dict[str, Floats]:
+    """By run: the highest of its series."""
     columns: dict[str, list[int]] = {}
     for column, labels in enumerate(frame.labels):
         columns.setdefault(run_of(frame.metric, labels), []).append(column)
-    highest = [np.fmax.reduce(frame.values[:, own], axis=1) for own in columns.values()]
-    if told.meant == "count":
-        values = [between_counts(frame.times_ns, counts) for counts in highest]
-    else:
-        values = [durations * told.scale_s for durations in highest]
-    return step_frame(tuple(columns), frame.times_ns, values)
+    return {run: np.fmax.reduce(frame.values[:, own], axis=1) for run, own in columns.items()}
 
 
 def _mean_steps(counts: Frame, sums: Frame, unit_s: float) -> Frame:
@@ -210,10 +242,12 @@ def run_of(metric: str, labels: Labels) -> str:
     return job_of(labels) or labels.get("exported_job") or labels.get("job") or metric
 
 
-def step_frame(runs: tuple[str, ...], times_ns: NDArray[np.int64], values: Iterable[Floats]) -> Frame:
-    known = describe(STEP)
+def step_frame(
+    runs: tuple[str, ...], times_ns: NDArray[np.int64], values: Iterable[Floats], metric: str = STEP
+) -> Frame:
+    known = describe(metric)
     return Frame(
-        metric=STEP,
+        metric=metric,
         kind=known.kind,
         meaning=known.meaning,
         subjects=runs,
@@ -224,28 +258,49 @@ def step_frame(runs: tuple[str, ...], times_ns: NDArray[np.int64], values: Itera
 
 
 def between_counts(times_ns: NDArray[np.int64], counts: Floats) -> Floats:
-    """The mean time of the steps since the count last rose; while it stands, that of the last ones.
+    """The mean time of the steps since the count last rose; while it stands, that of the last ones. times_ns:
+    when the step of each count was made.
 
     So a hanging run continues to show its last step, as a run with its own metric does.
     """
     return _quotients(times_ns / SECOND_NS, counts)
 
 
-def _quotients(amounts: Floats, counts: Floats) -> Floats:
-    """The amount per count since the count last rose. After a fall nothing is known until the next rise."""
+def between_readings(times_ns: NDArray[np.int64], counts: Floats) -> Floats:
+    """The same if the count is read now and then: a step was made at some moment before the reading that
+    shows it. One step that takes as long as a reading might show as two readings or as none, so the mean is
+    over more steps. Means begin and end at multiples of these, so they stay the same at each look.
+    """
+    known = np.flatnonzero(np.isfinite(counts))
+    risen = known[1:][np.diff(counts[known]) > 0]
+    if len(risen) < 2:
+        return _quotients(times_ns / SECOND_NS, counts, is_read=True)
+    apart_ns = float(np.median(np.diff(times_ns[known])))
+    took_ns = np.diff(times_ns[risen]) / np.maximum(1.0, np.diff(counts[risen]))
+    usual_ns = float(np.quantile(took_ns, USUAL_QUANTILE))
+    many = min(STEPS_MAX, int(np.ceil(READINGS_MIN * apart_ns / usual_ns)))
+    return _quotients(times_ns / SECOND_NS, counts, many, is_read=True)
+
+
+def _quotients(amounts: Floats, counts: Floats, many: int = 1, *, is_read: bool = False) -> Floats:
+    """The amount per count since the count last passed a multiple of `many`. After a fall nothing is known
+    until it does again. is_read: the amount grows while the count stands, so of a count that was not seen to
+    rise it is not known when it did.
+    """
     values = np.full(len(counts), np.nan)
     last: tuple[float, float] | None = None
-    shown, mark = np.nan, 0.0
+    shown, mark, has_risen = np.nan, 0.0, not is_read
     for row, (amount, count) in enumerate(zip(amounts.tolist(), counts.tolist(), strict=True)):
         if np.isnan(count) or np.isnan(amount):
             continue
         if last is None or count < last[1] or amount < last[0]:
-            last = (amount, count)
-        elif count > last[1]:
-            mean = (amount - last[0]) / (count - last[1])
-            mark = MARK_SHARE - mark
-            shown = mean * (1.0 + mark)
-            last = (amount, count)
+            last, has_risen = (amount, count), not is_read
+        elif count // many > last[1] // many:
+            if has_risen or count - last[1] >= STEPS_MAX:
+                mean = (amount - last[0]) / (count - last[1])
+                mark = MARK_SHARE - mark
+                shown = mean * (1.0 + mark)
+            last, has_risen = (amount, count), True
         values[row] = shown
     return values
 
