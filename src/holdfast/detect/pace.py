@@ -173,7 +173,7 @@ def _errors_s(steps: Panel, counted: Panel | None) -> NDArray[np.float64]:
     counts = counted.values[read[np.maximum(places, 0)], 0]
     many = np.maximum(1.0, np.diff(counts, prepend=counts[0] - 1.0))
     gaps_s = np.diff(counted.times_ns[read], prepend=0)[np.maximum(places, 0)] / 1e9
-    errors_s[rows] = np.minimum(gaps_s / many, steps.values[rows, 0] / (many + 1))
+    errors_s[rows] = np.minimum(gaps_s, steps.values[rows, 0]) / many
     return errors_s
 
 

@@ -4,6 +4,7 @@ The operator names the metric; its name and values tell what it is. A count of s
 them. Labels tell which run a series belongs to.
 """
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from typing import Literal
@@ -271,21 +272,37 @@ def between_readings(times_ns: NDArray[np.int64], counts: Floats) -> Floats:
     shows it. One step that takes as long as a reading might show as two readings or as none, so the mean is
     over more steps. Means begin and end at multiples of these, so they stay the same at each look.
     """
+    read_s = times_ns / SECOND_NS
+    many = _steps_a_mean(times_ns, counts)
+    made_s, made = read_s.copy(), np.array(counts, np.float64)
+    known = np.flatnonzero(np.isfinite(counts)).tolist()
+    for before, row in itertools.pairwise(known):
+        rise, whole = counts[row] - counts[before], counts[row] // many * many
+        if rise < 0:
+            continue  # The run began again.
+        if whole > max(counts[before], made[before]):
+            # When that many were made, if all steps since the last reading took equally long.
+            share = (whole - counts[before]) / rise
+            made_s[row], made[row] = read_s[before] + share * (read_s[row] - read_s[before]), whole
+        else:
+            made_s[row], made[row] = made_s[before], made[before]
+    return _quotients(made_s, made, is_read=True)
+
+
+def _steps_a_mean(times_ns: NDArray[np.int64], counts: Floats) -> int:
     known = np.flatnonzero(np.isfinite(counts))
     risen = known[1:][np.diff(counts[known]) > 0]
-    if len(risen) < 2:
-        return _quotients(times_ns / SECOND_NS, counts, is_read=True)
+    rises = np.diff(counts[risen])
+    if not (rises > 0).any():
+        return 1
     apart_ns = float(np.median(np.diff(times_ns[known])))
-    took_ns = np.diff(times_ns[risen]) / np.maximum(1.0, np.diff(counts[risen]))
-    usual_ns = float(np.quantile(took_ns, USUAL_QUANTILE))
-    many = min(STEPS_MAX, int(np.ceil(READINGS_MIN * apart_ns / usual_ns)))
-    return _quotients(times_ns / SECOND_NS, counts, many, is_read=True)
+    usual_ns = float(np.quantile(np.diff(times_ns[risen])[rises > 0] / rises[rises > 0], USUAL_QUANTILE))
+    return max(min(STEPS_MAX, int(np.ceil(READINGS_MIN * apart_ns / usual_ns))), int(apart_ns / usual_ns / 2))
 
 
-def _quotients(amounts: Floats, counts: Floats, many: int = 1, *, is_read: bool = False) -> Floats:
-    """The amount per count since the count last passed a multiple of `many`. After a fall nothing is known
-    until it does again. is_read: the amount grows while the count stands, so of a count that was not seen to
-    rise it is not known when it did.
+def _quotients(amounts: Floats, counts: Floats, *, is_read: bool = False) -> Floats:
+    """The amount per count since the count last rose. After a fall nothing is known until the next rise.
+    is_read: of a count that was not seen to rise it is not known when it did.
     """
     values = np.full(len(counts), np.nan)
     last: tuple[float, float] | None = None
@@ -295,7 +312,7 @@ def _quotients(amounts: Floats, counts: Floats, many: int = 1, *, is_read: bool 
             continue
         if last is None or count < last[1] or amount < last[0]:
             last, has_risen = (amount, count), not is_read
-        elif count // many > last[1] // many:
+        elif count > last[1]:
             if has_risen or count - last[1] >= STEPS_MAX:
                 mean = (amount - last[0]) / (count - last[1])
                 mark = MARK_SHARE - mark
