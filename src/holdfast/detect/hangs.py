@@ -23,6 +23,8 @@ STEPS_MIN = 6
 SHORTEST_S = 20.0
 STEP_TIMES = 2.5
 """A run without a new step for this many step times, and at least `SHORTEST_S`, is reported."""
+SHOWN_TIMES = 2.0
+"""Readings must show the last step for this many step times: a scrape that is missed shows nothing."""
 USUAL_TIMES = 1.5
 """Times the longest pause that the run had before."""
 PAUSE_S_MAX = 600.0
@@ -73,8 +75,7 @@ def _hung(look: Look) -> Iterator[Finding]:
     if _is_its_end(scene, last_ns, working):
         return
     least_s = _patience_s(pace, scene, working, look.panels.window_ns)
-    # Since the last reading a step may have been made: only readings show that none was.
-    is_usual = held_s < STEP_TIMES * pace.step_s
+    is_usual = held_s < SHOWN_TIMES * pace.step_s
     is_usual |= held_s <= USUAL_TIMES * _longest_pause_s(pace) or _is_repeated(held_s, pace)
     if elapsed_s < least_s or is_usual:
         if working is None or working >= WORKING_SHARE or not _stands_still(look, pace, scene):
