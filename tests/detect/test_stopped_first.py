@@ -98,5 +98,5 @@ def test_a_step_that_no_reading_missed_is_awaited(
     made = noisy(20.0, 200)
     every = [made[int(15 * row / 20)] for row in range(240)]
     steps = framed(STEP, [*every, *[every[-1]] * readings], [RUN], labels=[{"run": RUN}], every_s=15.0)
-    now_ns = int(steps.times_ns[-1]) + 15 * 10**9
+    now_ns = int(steps.times_ns[-1]) + 29 * 10**9
     assert found(looked(steps, now_ns=now_ns), "no-step") == [RUN] * hangs
