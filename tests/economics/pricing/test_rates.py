@@ -226,9 +226,14 @@ def test_factors_multiply_and_currencies_convert() -> None:
 # -- accruals, forecasts, budgets ----------------------------------------------------------------------------
 
 
-def test_what_still_runs_is_accrued_and_forecast() -> None:
+@pytest.mark.parametrize(
+    ("planned", "november_usd"),
+    [("", 10 * 2 * 30 * 24), ("run = 100", 240 + 52 * 20), ("run = 10_000", 10 * 2 * 30 * 24)],
+    ids=["none", "done within the month", "done after the month"],
+)
+def test_what_still_runs_is_accrued_and_forecast(planned: str, november_usd: int) -> None:
     """10 GPUs since 30 October, heard of on the 31st; the look is at noon of 1 November."""
-    prices = read("budget = 5_000\n[planned_steps]\nrun = 100\n[[rates]]\nper_gpu_hour = 2")
+    prices = read(f"budget = 5_000\n[planned_steps]\n{planned}\n[[rates]]\nper_gpu_hour = 2")
     day = 24 * HOUR
     story = Story(NOVEMBER - 2 * day, gpus=10, team="vision", project="eyes")
     story.tell(ReferenceDeclared, step_ns=HOUR, gpus=10).tell(PhaseEntered, phase="step")
@@ -242,14 +247,15 @@ def test_what_still_runs_is_accrued_and_forecast() -> None:
     october, november = found.months
     assert (october.spend.usd, october.forecast_usd) == (960, None)
     assert (november.spend.usd, november.accrued.usd) == (240, 240)
-    assert november.forecast_usd == 10 * 2 * 30 * 24
+    assert november.forecast_usd == november_usd
     assert [(line.month, line.left_usd) for line in found.budgets] == [
         ("2026-10", 5_000 - 960),
-        ("2026-11", 5_000 - 14_400),
+        ("2026-11", 5_000 - november_usd),
     ]
-    (forecast,) = found.forecasts
-    assert (forecast.steps, forecast.to_go_usd) == (48, 52 * 20)
-    assert forecast.end_ns == now_ns + 52 * HOUR
+    for forecast in found.forecasts:
+        to_go = forecast.planned_steps - 48
+        assert (forecast.steps, forecast.to_go_usd) == (48, to_go * 20)
+        assert forecast.end_ns == now_ns + to_go * HOUR
     assert {line.cause for line in found.invoice.lines} == {"useful", "accrued"}
     assert [(one.project, one.spend.usd) for one in found.projects] == [("eyes", 1_200)]
 

@@ -1,7 +1,7 @@
 """Months against their budgets, and forecasts: to the end of the month, and of runs with planned steps.
 
-A forecast assumes that all goes on as now: runs that hold GPUs keep them until the month ends, each hour at
-its own price; a run goes on with the GPUs it holds, at its pace in the window.
+A forecast assumes that all goes on as now: a run goes on with the GPUs it holds, at its pace in the window,
+until its planned steps are done; in a month at most until that ends. Each hour has its own price.
 """
 
 from collections import defaultdict

@@ -107,6 +107,8 @@ class _Reader:
             for charge in charges:
                 for name, lost in charge.incidents.items():
                     self.losses.setdefault((run, name), []).append((charge.usd_per_gpu_hour, lost))
+        self.forecasts = run_forecasts(self.pricing.values(), question.now_ns)
+        self.done_ns = {found.run: found.end_ns for found in self.forecasts if found.end_ns is not None}
         self.to_come = {report.run: self._to_come(report) for report in reports}
 
     def finance(self) -> statement.Finance:
@@ -139,7 +141,7 @@ class _Reader:
                 self.to_come,
                 self._forecast_month(),
             ),
-            forecasts=run_forecasts(self.pricing.values(), question.now_ns),
+            forecasts=self.forecasts,
             runs=tuple(runs),
             teams=self._teams(),
             projects=self._projects(),
@@ -189,11 +191,12 @@ class _Reader:
         return month
 
     def _to_come(self, report: Report) -> Fraction:
-        """The cost of a run that still holds its GPUs, from now until the month ends."""
+        """The cost of a run that still holds its GPUs, from now until its planned steps or the month end."""
         month = self._forecast_month()
         if report.accrued is None or month is None:
             return Fraction()
-        return self.pricing[report.run].held(report.accrued.gpus, report.accrued.to_ns, month.to_ns)
+        to_ns = min(month.to_ns, self.done_ns.get(report.run, month.to_ns))
+        return self.pricing[report.run].held(report.accrued.gpus, report.accrued.to_ns, to_ns)
 
     def _month(self, month: Month) -> statement.MonthSpend:
         bill = self.by_month[month.name]
