@@ -110,19 +110,27 @@ def test_slow_stretches_have_names_of_their_own(story: Any) -> None:
 def test_how_far_checkpoints_reach(story: Any) -> None:
     story.tell(RunStarted, gpus=8)
     saved = story.steps(1, 7, 5).report().saved
-    assert (saved.last_step, saved.since_steps, saved.between_steps_mean, saved.between_steps_max) == (
-        None,
-        7,
-        None,
-        None,
-    )
+    assert (saved.last_step, saved.since_steps, saved.between_steps_mean) == (None, 7, None)
+    assert saved.unsaved_steps_max is None
     story.steps(8, 10, 5).tell(CheckpointSaved, step=10)
     story.steps(11, 30, 5).tell(CheckpointSaved, step=30)
     story.tell(CheckpointSaved, step=30)  # another member's word on it
     story.steps(31, 40, 5).tell(CheckpointSaved, step=40)
     saved = story.steps(41, 44, 5).report().saved
     assert (saved.last_step, saved.since_steps) == (40, 4)
-    assert (saved.between_steps_mean, saved.between_steps_max) == (15, 20)
+    assert (saved.between_steps_mean, saved.unsaved_steps_max) == (15, 20)
+
+
+def test_the_most_steps_in_no_checkpoint_are_those_before_a_failure_or_the_end(story: Any) -> None:
+    story.tell(RunStarted, gpus=8)
+    story.steps(1, 10, 5).tell(CheckpointSaved, step=10)
+    assert story.report().saved.unsaved_steps_max == 0
+    story.steps(11, 60, 5).tell(CheckpointLoaded, step=10)  # 50 steps lost, and fewer later on
+    story.steps(11, 20, 5).tell(CheckpointSaved, step=20)
+    assert story.report().saved.unsaved_steps_max == 50
+    assert story.steps(21, 90, 5).report().saved.unsaved_steps_max == 70
+    story.tell(RunEnded, outcome="completed")
+    assert story.report().saved.unsaved_steps_max == 70
 
 
 def test_what_checkpoints_cost_and_which_was_proven(story: Any) -> None:

@@ -130,7 +130,7 @@ class Mean(msgspec.Struct, frozen=True):
 
 
 class Saves(msgspec.Struct):
-    """The checkpoints that saved new steps: first and last step, how many, and how far apart.
+    """The checkpoints that saved new steps: first and last step, how many, and the most steps done since one.
 
     A checkpoint of the last saved step or an earlier one does not count: it protects nothing new.
     measured: how many have any recorded cost; each cost is a mean over those that record it. stalls: how many
@@ -143,7 +143,7 @@ class Saves(msgspec.Struct):
     first_step: int | None = None
     last_step: int | None = None
     count: int = 0
-    gap_steps_max: int = 0
+    unsaved_steps_max: int = 0
     measured: int = 0
     stalls: int = 0
     size_bytes: Mean = Mean()
@@ -162,10 +162,15 @@ class Saves(msgspec.Struct):
         elif step <= self.last_step:
             return
         else:
-            self.gap_steps_max = max(self.gap_steps_max, step - self.last_step)
+            self.came_to(step)
         self.last_step = step
         self.count += 1
         self.stalls += tells_stall
+
+    def came_to(self, step: int) -> None:
+        """The run did the steps up to this one without another checkpoint."""
+        if self.last_step is not None:
+            self.unsaved_steps_max = max(self.unsaved_steps_max, step - self.last_step)
 
     def measure(self, event: CheckpointSaved) -> None:
         """Add the checkpoint's costs that were recorded."""

@@ -365,6 +365,7 @@ class Fold(Attempts):
                 accounts.fail(event, "rollback", accounts.pieces[0].from_ns if accounts.pieces else None)
             assert accounts.open is not None
             accounts.own(accounts.open).steps_rolled_back += position - step
+            self.saves.came_to(position)
             self.progress.roll_back(step, accounts.open)
 
     def _tell_silences(self, after: int, *, is_certain: bool) -> None:

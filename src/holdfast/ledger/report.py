@@ -227,16 +227,17 @@ class CopyReach(msgspec.Struct, frozen=True, kw_only=True):
 class CheckpointReach(msgspec.Struct, frozen=True, kw_only=True):
     """How far checkpoints reach. since_steps: steps that the run has and no checkpoint does.
 
-    between_steps_mean, between_steps_max: between consecutive checkpoints that saved new steps. stalls: how
-    many of them say how long training waited. costs: None if none were recorded. proven_step, proven_ns: the
-    last checkpoint that was verified by loading it and computing with it, and when; refuted_step, refuted_ns:
-    the last that failed this. copies: in further places.
+    unsaved_steps_max: the most that it ever had after its first checkpoint. between_steps_mean: between
+    consecutive checkpoints that saved new steps. stalls: how many of them say how long training waited.
+    costs: None if none were recorded. proven_step, proven_ns: the last checkpoint that was verified by
+    loading it and computing with it, and when; refuted_step, refuted_ns: the last that failed this. copies:
+    in further places.
     """
 
     last_step: int | None
     since_steps: int
+    unsaved_steps_max: int | None
     between_steps_mean: float | None
-    between_steps_max: int | None
     stalls: int = 0
     costs: "CheckpointCosts | None" = None
     restore_s_mean: float | None = None

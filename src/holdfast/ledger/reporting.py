@@ -268,11 +268,12 @@ class _Reader:
     def _saved(self) -> CheckpointReach:
         saves, progress = self.fold.saves, self.fold.progress
         last, gaps = saves.last_step, saves.count - 1
+        since = progress.kept() if last is None else max(0, (progress.position or 0) - last)
         return CheckpointReach(
             last_step=last,
-            since_steps=progress.kept() if last is None else max(0, (progress.position or 0) - last),
+            since_steps=since,
+            unsaved_steps_max=None if last is None else max(since, saves.unsaved_steps_max),
             between_steps_mean=((last or 0) - (saves.first_step or 0)) / gaps if gaps > 0 else None,
-            between_steps_max=saves.gap_steps_max if gaps > 0 else None,
             stalls=saves.stalls,
             costs=_costs(saves),
             restore_s_mean=_seconds(saves.restore_ns.value),

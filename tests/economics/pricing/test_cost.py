@@ -459,14 +459,14 @@ def test_without_a_recorded_checkpoint_the_exposure_is_unknown() -> None:
 
 
 def test_a_completed_run_risks_nothing() -> None:
-    """Its last 25 steps are in no checkpoint and need none; before, checkpoints were 20 steps apart."""
+    """Its last 25 steps are in no checkpoint and need none; a failure before its end would have lost them."""
     story = started()
     for save in range(2):
         story.steps(20 * save + 1, 20 * save + 20).tell(CheckpointSaved, step=20 * save + 20)
     told = run_cost(story.steps(41, 65).tell(RunEnded, outcome="completed").report(), PRICES).checkpointing
     assert told.exposure_now is not None
     assert told.exposure_worst is not None
-    assert (told.exposure_now.steps, told.exposure_now.usd, told.exposure_worst.steps) == (0, 0, 20)
+    assert (told.exposure_now.steps, told.exposure_now.usd, told.exposure_worst.steps) == (0, 0, 25)
 
 
 def test_a_run_of_no_length_has_no_throughput() -> None:

@@ -365,10 +365,9 @@ class _Pricing:
         stepping = sum(report.partition.get(category.key, 0) for category in _STEPPING)
         fatal = [incident for incident in report.incidents if incident.severity == "fatal"]
         recovery_gpu_ns = sum(incident.lost_gpu_ns for incident in fatal)
-        mean = saved.between_steps_mean
+        mean, worst = saved.between_steps_mean, saved.unsaved_steps_max
         is_over = report.ended is not None and report.ended.outcome == "completed"
         at_risk = 0 if is_over else saved.since_steps
-        is_told = saved.last_step is not None
         has_saved = report.counts.saves > 0 or stall > 0
         return layers.CheckpointThroughput(
             efficiency=1 - stall / stepping if stepping and has_saved else None,
@@ -378,9 +377,9 @@ class _Pricing:
             lost_to_recovery=self._per_day(self._a_day(self._steps(recovery_gpu_ns))),
             recoveries=len(fatal),
             recovery_gpu_hours=recovery_gpu_ns / HOUR_NS / len(fatal) if fatal else None,
-            exposure_now=self._exposure(at_risk) if is_told or is_over else None,
+            exposure_now=None if worst is None and not is_over else self._exposure(at_risk),
             exposure_mean=None if mean is None else self._exposure(mean / 2),
-            exposure_worst=self._exposure(max(at_risk, saved.between_steps_max or 0)) if is_told else None,
+            exposure_worst=None if worst is None else self._exposure(worst),
             basis=report.basis,
         )
 

@@ -139,7 +139,7 @@ class CheckpointThroughput(msgspec.Struct, frozen=True, kw_only=True):
     exposure_now        what a failure at the end of the record would roll back, since the last checkpoint;
                         nothing for a completed run, None if no checkpoint is recorded
     exposure_mean       half of the work between two checkpoints: a failure may come at any time
-    exposure_worst      the most work ever between two checkpoints, or since the last; None without one
+    exposure_worst      the most work ever since a checkpoint, also of a completed run; None without one
     basis               what a healthy step is based on, if that is an estimate
     """
 
