@@ -212,6 +212,35 @@ def test_a_log_without_times_is_told_of_without_them(holdfast: Any, tmp_path: Pa
         assert "1970" not in text or text is spent
 
 
+UNDATED = {
+    "no times": "".join(f"step {step}: loss {200 / step}\n" for step in (20, 30, 40)),
+    "times since the start": "_step,_runtime,loss\n20,1,5\n30,2,4\n40,3,3\n",
+}
+
+
+@pytest.mark.parametrize("text", UNDATED.values(), ids=UNDATED)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_log_without_dates_changes_nothing_of_a_run_with_dates(
+    holdfast: Any, tmp_path: Path, text: str, is_first: bool
+) -> None:
+    steps = write_steps(tmp_path / "steps.csv", 1, 50)
+    log = tmp_path / "prod.log"
+    log.write_text(text, encoding="utf-8")
+    told = []
+    for run in ("prod", "alone"):
+        if run == "prod" and is_first:
+            assert holdfast("import", log, "--run", run, "--gpus", "512").code == 0
+        assert holdfast("import", steps, "--run", run, "--gpus", "8").code == 0
+        if run == "prod":
+            refused = holdfast("import", log, "--run", run, "--gpus", "512")
+            assert (refused.code, "the record already has prod with dates" in refused.err) == (2, True)
+        told.append(holdfast("report", run, "--json").json)
+    for report in told:
+        del report["run"]
+    assert told[0] == told[1]
+    assert (told[0]["paid_gpu_ns"], told[0]["counts"]["steps"]) == (8 * 490 * 10**9, 50)
+
+
 def read_bytes() -> int:
     """How much this process has read so far, from files and whatever else."""
     return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])

@@ -15,6 +15,7 @@ from holdfast.ledger.ledger import SNAPSHOT_EVENTS, Ledger, TooLate
 from holdfast.ledger.report import Report
 from holdfast.ledger.reporting import report
 from holdfast.record.events import (
+    UNTIMED,
     ActionTaken,
     AnyEvent,
     CheckpointBegun,
@@ -259,6 +260,26 @@ def test_the_order_of_arrival_does_not_matter(events: list[AnyEvent], rng: rando
     for start in range(0, len(arriving), batch):
         ledger.add(arriving[start : start + batch])
     assert report("any", ledger.fold) == told(in_order(events))
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(histories(), st.randoms(use_true_random=False), st.integers(1, 7))
+def test_what_has_no_dates_counts_only_by_itself(
+    events: list[AnyEvent], rng: random.Random, batch: int
+) -> None:
+    """A log without dates of a run that the record knows changes nothing, whichever comes first."""
+    dated = [RunStarted(id="e-99", occurred_ns=0, gpus=8), *events]
+    undated = [
+        StepCommitted(id=f"log-{step}", occurred_ns=at_ns, source=UNTIMED, step=step)
+        for step, at_ns in ((7, 0), (8, 0), (9, 30 * S))
+    ]
+    arriving: list[AnyEvent] = [*dated, *undated]
+    rng.shuffle(arriving)
+    ledger = Ledger()
+    for start in range(0, len(arriving), batch):
+        ledger.add(arriving[start : start + batch])
+    assert report("any", ledger.fold) == told(in_order(dated))
+    assert told(undated).counts.steps == len(undated)
 
 
 @settings(max_examples=examples(40), deadline=None)

@@ -27,7 +27,16 @@ from holdfast.ledger.counts import (
 from holdfast.ledger.dangers import Dangers
 from holdfast.ledger.tally import BIN, IN_FLIGHT, LAUNCH, STAGE, Tally, measured_key, work_bin
 from holdfast.record import events
-from holdfast.record.events import CPU, IMPORTED, AnyEvent, Collective, StepBegun, StepCommitted
+from holdfast.record.events import (
+    CPU,
+    IMPORTED,
+    UNTIMED,
+    AnyEvent,
+    Collective,
+    StepBegun,
+    StepCommitted,
+    is_undated,
+)
 
 _PHASES: dict[str, int] = {
     "launch": Category.STARTING,
@@ -57,7 +66,9 @@ class Fold(Attempts):
     """One run up to the last event. `apply` takes the next event, `settled` returns accounts to read."""
 
     def __init__(self, cuts_ns: Iterable[int] = ()) -> None:
-        super().__init__(cuts_ns)
+        self._cuts_ns = tuple(cuts_ns)
+        super().__init__(self._cuts_ns)
+        self._is_dated = False  # whether anything but a log without dates told of the run
         self.stages = Stages()
         self.source = ""  # of the last event
         self.traffic: dict[tuple[Collective, int], Traffic] = {}
@@ -79,6 +90,8 @@ class Fold(Attempts):
 
     def apply(self, event: AnyEvent) -> None:
         """Take the next event. One that makes no sense here only advances the time."""
+        if (event.source == UNTIMED or not self._is_dated) and self._is_outdone(event):
+            return
         if event.occurred_ns > self.accounts.now_ns:
             self.accounts.advance(event.occurred_ns)
         self.source = event.source
@@ -93,6 +106,18 @@ class Fold(Attempts):
         else:
             self._calm = False
             _HANDLERS[type(event)](self, event)
+
+    def _is_outdone(self, event: AnyEvent) -> bool:
+        """Whether the run's dates are known and not this event's. What has no dates counts only by itself:
+        between it and the rest of the record would be decades.
+        """
+        if is_undated(event):
+            return self._is_dated
+        if not self._is_dated:
+            if self.accounts.now_ns >= 0:
+                vars(self).update(vars(Fold(self._cuts_ns)))
+            self._is_dated = True
+        return False
 
     @property
     def is_cut_off(self) -> bool:

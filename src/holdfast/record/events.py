@@ -46,6 +46,8 @@ ControlStage = Literal["decided", "done", "failed", "over"]
 
 UNTIMED = "trainer log"
 """The source of events of a log that may have no times: they are at 0 then, in the order of their steps."""
+UNDATED_NS_MAX = 10**18
+"""An earlier time in such a log, before September 2001, is no date: it counts from the start, or is 0."""
 IMPORTED = frozenset({"google-resiliency", "infinitehbd", "sacct", "table", UNTIMED})
 """Sources of events that were made from the lines of a log. Where the log ends, nothing more is known."""
 
@@ -478,6 +480,11 @@ class MalformedEvent(ValueError):
 
 def kind_of(event: AnyEvent) -> str:
     return event.kind if isinstance(event, Unknown) else _KIND_OF[type(event)]
+
+
+def is_undated(event: AnyEvent) -> bool:
+    """Whether nothing is known of when it happened but the order, or the time since the run's start."""
+    return event.source == UNTIMED and event.occurred_ns < UNDATED_NS_MAX
 
 
 def encode(event: AnyEvent) -> bytes:

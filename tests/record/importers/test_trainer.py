@@ -44,7 +44,7 @@ def test_each_run_of_an_export_is_a_run() -> None:
         ("dry - sun-6", 20, 0),
     ]
     assert losses(events)[-2:] == [("jolly-sky-5", 20, "6.0"), ("dry - sun-6", 20, "4.5")]
-    first, _ = reading.sentences
+    first, _ = reading.sentences.values()
     assert first.startswith(
         "jolly-sky-5: 3 steps logged, from 0 to 20; loss 10.5 to 6. The log has no times:"
     )
@@ -63,13 +63,13 @@ def test_times_since_the_start_are_times() -> None:
     text = '"Relative Time (Process)","a - _step","a - train/loss"\n"12.5","1","3"\n"25","2","2"\n'
     events, reading = read(text)
     assert steps(events) == [("a", 1, 12_500_000_000), ("a", 2, 25 * S)]
-    assert "dates are not known" in reading.sentences[0]
+    assert "dates are not known" in reading.sentences["a"]
 
 
 def test_wall_time_is_a_date() -> None:
     events, reading = read("Step,Wall Time,loss\n1,1772442000,3\n2,1772442010,2\n", run="r")
     assert steps(events) == [("r", 1, 1_772_442_000 * S), ("r", 2, 1_772_442_010 * S)]
-    assert reading.sentences == ("r: 2 steps logged, from 1 to 2; loss 3 to 2.",)
+    assert reading.sentences == {"r": "r: 2 steps logged, from 1 to 2; loss 3 to 2."}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Takes a file or a directory into a store: a journal, a known format, or a log of steps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from io import BytesIO
 from pathlib import Path
@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.record.errors import InputError
+from holdfast.record.events import UNDATED_NS_MAX, AnyEvent, is_undated
 from holdfast.record.files import is_directory
 from holdfast.record.home import ingest_directory
 from holdfast.record.importers import import_file, table, trainer
@@ -69,10 +70,30 @@ class Taking(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             return self._take_trainer_log(path)
 
     def _take_trainer_log(self, path: Path) -> FileResult:
+        left_out: set[str] = set()
         with self.watched(path) as watch, readable(str(path)), path.open("rb") as stream:
             reading = trainer.read(Lines(stream, str(path), watch), self.options)
-            taken = _taken(path, self.store.ingest(reading), reading)
-        return msgspec.structs.replace(taken, told=reading.sentences)
+            ingested = self.store.ingest(self._without_dated(reading, left_out))
+        if left_out and not ingested.new + ingested.known + ingested.conflicting:
+            raise InputError(
+                f"{path} has no dates, and the record already has {_listed(left_out)} with dates: this log "
+                "would add nothing.",
+                hint="To import it as another run, name that with `--run NAME`.",
+            )
+        taken = _taken(path, ingested, reading)
+        told = [sentence for run, sentence in reading.sentences.items() if run not in left_out]
+        if left_out:
+            told.append(f"Lines without dates are left out where the record has dates: {_listed(left_out)}.")
+        return msgspec.structs.replace(taken, told=tuple(told))
+
+    def _without_dated(self, reading: Iterable[AnyEvent], left_out: set[str]) -> Iterator[AnyEvent]:
+        """The events, but none without a date of a run whose dates are recorded; such runs are `left_out`."""
+        dated = {one.run for one in self.store.runs() if one.last_ns >= UNDATED_NS_MAX}
+        for event in reading:
+            if event.run in dated and is_undated(event):
+                left_out.add(event.run)
+            else:
+                yield event
 
     def _named(self, taken: FileResult, reading: FileReading) -> FileResult:
         """The result; it says so if the run is named after the file."""
@@ -110,6 +131,10 @@ class Taking(msgspec.Struct, frozen=True, kw_only=True, eq=False):
                 printable(f"{damage.file}, line {damage.line}: {damage.reason}") for damage in shown
             ),
         )
+
+
+def _listed(runs: Iterable[str]) -> str:
+    return printable(", ".join(sorted(runs)[: trainer.RUNS_NAMED_MAX]))
 
 
 def _taken(path: Path, ingested: Ingested, reading: FileReading) -> FileResult:

@@ -94,8 +94,9 @@ class TrainerReading(intake.FileReading):
         super().__init__("trainer log", lines, self._drawn(lines))
 
     @property
-    def sentences(self) -> tuple[str, ...]:
-        return tuple(f"{run}: {one.sentence}" for run, one in self.found.items())
+    def sentences(self) -> dict[str, str]:
+        """What the log has of each run, and what it cannot tell."""
+        return {run: f"{run}: {one.sentence}" for run, one in self.found.items()}
 
     def _drawn(self, lines: intake.Lines) -> Iterator[events.KnownEvent]:
         first_ns: dict[str, int] = {}
