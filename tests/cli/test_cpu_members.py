@@ -1,6 +1,7 @@
 """A run whose members have no GPU is not one of GPUs, and has no price unless one is given."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from holdfast.record.events import (
     StepCommitted,
     encode,
 )
-from holdfast.wording.units import SECOND_NS
+from holdfast.wording.units import HOUR_NS, SECOND_NS
 
 Holdfast = Callable[..., Any]
 START_NS = 1_760_000_000 * SECOND_NS
@@ -57,6 +58,25 @@ def record(holdfast: Holdfast, tmp_path: Path, run: str, device: str) -> None:
             encode(type(one)(**{**_fields(one), "id": f"{run}-{n}"})) + b"\n" for n, one in enumerate(events)
         )
     )
+    assert holdfast("import", path).code == 0
+
+
+def attempts(holdfast: Holdfast, tmp_path: Path, *devices: str) -> None:
+    """A run called `mixed` with an attempt of two members for an hour on each of these devices."""
+    path = tmp_path / "mixed.jsonl"
+    with path.open("wb") as file:
+        for number, device in enumerate(devices):
+            began_ns, ended_ns = START_NS + 2 * number * HOUR_NS, START_NS + (2 * number + 1) * HOUR_NS
+            opened = GenerationOpened(
+                id=f"g{number}", occurred_ns=began_ns, run="mixed", members=MEMBERS, device=device
+            )
+            for event in (
+                RunStarted(id=f"s{number}", occurred_ns=began_ns, run="mixed", gpus=2),
+                opened,
+                StepCommitted(id=f"c{number}", occurred_ns=ended_ns, run="mixed", step=number + 1),
+                RunEnded(id=f"e{number}", occurred_ns=ended_ns, run="mixed", outcome="stopped"),
+            ):
+                file.write(encode(event) + b"\n")
     assert holdfast("import", path).code == 0
 
 
@@ -105,6 +125,30 @@ def test_runs_of_gpus_are_told_without_them(holdfast: Holdfast, tmp_path: Path) 
     assert "1 run of members without a GPU is left out" in " ".join(done.out.split())
     told = holdfast("finance", "--json").json
     assert told["spend"]["gpu_ns"] == 2 * 63 * SECOND_NS
+
+
+@pytest.mark.parametrize("devices", [("NVIDIA H200", "cpu"), ("cpu", "NVIDIA H200")])
+def test_an_attempt_on_cpus_takes_no_price_from_the_hours_of_gpus(
+    holdfast: Holdfast, tmp_path: Path, devices: tuple[str, ...]
+) -> None:
+    attempts(holdfast, tmp_path, *devices)
+    told = "had GPUs in some attempts and only CPUs in others"
+    report = holdfast("report", "mixed")
+    assert "2 GPUs" in report.out
+    assert told in " ".join(report.out.split())
+    assert told in " ".join(holdfast("cost", "mixed").out.split())
+    finance = holdfast("finance", "--json").json
+    assert finance["spend"]["gpu_ns"] == 4 * HOUR_NS
+    assert finance["spend"]["usd"] == pytest.approx(4 * 3.99)
+    assert any(told in remark for remark in finance["remarks"])
+    prices = tmp_path / "prices.toml"
+    on_cpus = START_NS + 2 * devices.index("cpu") * HOUR_NS
+    between = "\n".join(
+        f'{word} = "{datetime.fromtimestamp(at_ns // SECOND_NS, tz=UTC).isoformat()}"'
+        for word, at_ns in (("from", on_cpus), ("to", on_cpus + HOUR_NS))
+    )
+    prices.write_text(f'usd_per_gpu_hour = 2.0\n[[rates]]\nrun = "mixed"\nper_gpu_hour = 0.5\n{between}\n')
+    assert holdfast("finance", "--prices", prices, "--json").json["spend"]["usd"] == pytest.approx(5.0)
 
 
 def test_a_cause_that_is_named_is_not_to_be_found_first(holdfast: Holdfast, tmp_path: Path) -> None:

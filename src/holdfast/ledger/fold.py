@@ -80,7 +80,7 @@ class Fold(Attempts):
         self.dangers = Dangers()
         self.skipped: dict[int, int] = {}  # number of lanes that no member computed, by step
         self.opening_short: Opening | None = None  # if steps before it are not known to be of this run
-        self.on_cpu = False  # whether its members have no GPU
+        self.devices: frozenset[str] = frozenset()  # what its members have computed on, as far as known
         self.opening_assumed: AssumedOpening | None = None  # if many were taken to be
         self._calm = False  # see `_is_calm`
         self._useful_step = _USEFUL_STEP  # the key of a useful step, without its bin
@@ -118,6 +118,16 @@ class Fold(Attempts):
                 vars(self).update(vars(Fold(self._cuts_ns)))
             self._is_dated = True
         return False
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether no member ever had a GPU."""
+        return self.devices == {CPU}
+
+    @property
+    def was_on_cpu(self) -> bool:
+        """Whether members had no GPU in some attempts, but not in all."""
+        return CPU in self.devices and not self.on_cpu
 
     @property
     def is_cut_off(self) -> bool:
@@ -191,7 +201,7 @@ class Fold(Attempts):
         self.disorder.forget()
         self._launch.begun_step = -1
         if event.device:
-            self.on_cpu = event.device == CPU
+            self.devices |= {event.device}
         if event.gpus is not None:
             self.members.size_gpus = event.gpus
             if event.source in SCHEDULERS:

@@ -39,6 +39,7 @@ def _of_the_record(told: Report, fold: Fold) -> Iterator[str]:
         yield "No GPUs are recorded for this run; import it with --gpus."
     elif not told.paid_gpu_ns:
         yield "The record ends at the start of the run, so there is nothing to account for yet."
+    yield from device_remarks(told)
     if fold.is_cut_off:
         yield "The log ends before the run does: nothing is known, or counted, after its last line."
     elif fold.accounts.is_up:
@@ -54,6 +55,14 @@ def _of_the_record(told: Report, fold: Fold) -> Iterator[str]:
             f"Counting saved steps over elapsed time gives {100 * goodput.checkpoint_span:.2f} %. "
             f"Counting GPUs, {100 * goodput.total:.2f} % of {whole} was useful; "
             "the partition says where the rest went."
+        )
+
+
+def device_remarks(told: Report) -> Iterator[str]:
+    if told.was_on_cpu:
+        yield (
+            f"Run {told.label} had GPUs in some attempts and only CPUs in others. All its hours count as "
+            "GPU-hours; a rate for the run, with `from` and `to`, gives the hours on CPUs another price."
         )
 
 

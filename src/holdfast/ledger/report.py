@@ -318,7 +318,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     recorded_prices: (since when, USD per GPU-hour), whatever the window is.
     accrued: GPU-time held since the last event, if the run has not ended; not in `paid_gpu_ns`.
     dangers: what endangered the run; those that are not over come first.
-    on_cpu: whether its members have no GPU, so that its GPU-hours are hours of such members.
+    on_cpu: whether no member ever had a GPU, so that its GPU-hours are hours of such members.
+    was_on_cpu: whether members of some attempts had none, whose hours count as GPU-hours all the same.
     segments: the partition over time, cut where prices change and windows begin.
     """
 
@@ -345,6 +346,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_gpu_hour: float | None
     chip: str | None
     on_cpu: bool
+    was_on_cpu: bool
     tokens_per_step: int | None
     partition: dict[str, int]
     split: Split

@@ -182,6 +182,7 @@ class _Reader:
             usd_per_gpu_hour=prices[-1].usd_per_gpu_hour if prices and mean_price is None else mean_price,
             chip=fold.declared.chip,
             on_cpu=fold.on_cpu,
+            was_on_cpu=fold.was_on_cpu,
             tokens_per_step=tokens,
             partition=self.partition,
             split=self.split,

@@ -424,6 +424,11 @@ class _Reader:
                 f"{many(cut_off, 'run')} did not end before the log that tells of them: nothing is counted "
                 "after its last line."
             )
+        if mixed := sum(report.was_on_cpu for report in reports):
+            remarks.append(
+                f"{many(mixed, 'run')} had GPUs in some attempts and only CPUs in others: all their hours "
+                "count as GPU-hours."
+            )
         remarks += [self._silence(report) for report in reports if fell_silent(report, now_ns)]
         remarks += filter(None, (pricing.overruled() for pricing in self.pricing.values()))
         remarks += price_changes(self.priced.values(), self.prices.currency)

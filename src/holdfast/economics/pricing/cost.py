@@ -19,7 +19,7 @@ from holdfast.economics.pricing import layers
 from holdfast.economics.pricing.prices import Priced, Prices
 from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing, price_changes
 from holdfast.ledger.categories import Category
-from holdfast.ledger.remarks import spread_remark, unknown_remarks
+from holdfast.ledger.remarks import device_remarks, spread_remark, unknown_remarks
 from holdfast.ledger.report import IncidentReport, Report
 from holdfast.ledger.split import Silence
 from holdfast.record.errors import InputError
@@ -447,6 +447,7 @@ def _remarks(report: Report, prices: Prices, overruled: str) -> Iterable[str]:
         )
     if overruled:
         yield overruled
+    yield from device_remarks(report)
     if report.window != (None, None):
         yield "Only this window is priced; incidents count only with their cost in it."
     if report.accrued is not None:
