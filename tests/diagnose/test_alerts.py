@@ -140,6 +140,18 @@ def test_without_a_price_slowness_decides(incident: Make) -> None:
     assert "USD" not in summary(incident(cost=None))
 
 
+@pytest.mark.parametrize("mechanism", ["gpu-throttle", "node-cooling", "link-errors", "nvlink", "pcie-width"])
+def test_what_may_slow_a_run_whose_steps_are_not_seen_is_sent_and_says_so(
+    incident: Make, mechanism: str
+) -> None:
+    unseen = incident(slowdown=1.0, knows_pace=False, cost=None, mechanism=mechanism)
+    assert WORTH.holds(unseen)
+    assert summary(unseen).startswith("pretrain is perhaps slower (no steps show its pace): ")
+    described = alert(unseen).annotations["description"]
+    assert "Runtime: pretrain is perhaps slower (no steps show its pace)." in described
+    assert "Money: not known, as no steps show whether the run is slower." in described
+
+
 def test_the_rules_go_from_grave_to_light() -> None:
     assert [rule.severity for rule in SEVERITIES] == ["critical", "warning"]
     assert SEVERITIES[0].slowdown_min > SEVERITIES[1].slowdown_min

@@ -645,7 +645,11 @@ def test_without_the_runs_own_times_its_machines_are_looked_at() -> None:
     one = case("cooling-pump")
     found = one.at(source=Replay(one.played.telemetry, ("holdfast_",)))
     assert {finding.sign for finding in found.findings} >= {"low-flow", "thermal-throttle"}
-    assert [incident.cause.mechanism for incident in found.incidents] == ["coolant-flow"]
+    (incident,) = found.incidents
+    assert incident.cause.mechanism == "coolant-flow"
+    # Nothing shows that the run is not slower: that is no price of 0.
+    assert (incident.knows_pace, incident.cost) == (False, None)
+    assert incident.what == "no steps show its pace"
 
 
 @pytest.mark.parametrize("name", ["power-cap", "gc-pause", "data-loader", "pipeline-stage"])

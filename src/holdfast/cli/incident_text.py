@@ -239,6 +239,7 @@ def _column(heading: str, cells: Sequence[Text]) -> Column:
 
 
 def _row(state: IncidentState, incident: Incident, name: str) -> tuple[Text, ...]:
+    slower = share(incident.slowdown - 1) if incident.knows_pace else "–"
     lost = "–" if incident.cost is None else f"{incident.cost.lost_gpu_hours:,.1f}"
     told = f"{incident.cause.mechanism} ({incident.cause.subject})"
     cause = "unknown" if incident.verdict == "unknown" else told
@@ -246,7 +247,7 @@ def _row(state: IncidentState, incident: Incident, name: str) -> tuple[Text, ...
         Text(printable(wording.run_label(incident.run, name, part=incident.name.removeprefix(incident.run)))),
         Text("over") if state == "resolved" else Text("open", style=_COLOURS[severity(incident)]),
         Text(wording.moment_of_year(incident.began_ns)),
-        Text("stopped" if stands(incident) else share(incident.slowdown - 1)),
+        Text("stopped" if stands(incident) else slower),
         Text(lost),
         Text(printable(incident.owner)),
         Text(printable(cause)),

@@ -170,6 +170,8 @@ def stands(incident: Incident) -> bool:
 def slowness(incident: Incident) -> str:
     if stands(incident):
         return "at a standstill"
+    if not incident.knows_pace:
+        return "perhaps slower (no steps show its pace)"
     return f"{share(incident.slowdown - 1)} slower" if incident.slowdown > 1 else "not slower"
 
 
@@ -197,6 +199,8 @@ def runtime(incident: Incident) -> str:
 def cost(incident: Incident) -> str:
     """The cost in money and in schedule: so far, or in total if the incident is over."""
     price = incident.cost
+    if price is None and not incident.knows_pace:
+        return "Money: not known, as no steps show whether the run is slower."
     if price is None:
         return "Money: not known, as nothing says how many GPUs the run has."
     spent = f"{price.lost_gpu_hours:,.1f} GPU-hours"

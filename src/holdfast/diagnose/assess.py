@@ -328,6 +328,7 @@ def _incident(
     ended_ns = max(finding.until_ns or 0 for finding in explained) if is_over else None
     known_s = one.healthy.step_s if one.healthy else None
     slowdown = _slowdown(explained, desk.usual_s or known_s)
+    knows_pace = bool(desk.usual_s) or slowdown > 1
     quality, flaws = _quality(explained, desk.flaws)
     shares = _calibrated(_shares(ranked), best, desk)
     is_doubtful = mechanism.name == UNKNOWN.name and case.may_have_grown
@@ -351,7 +352,7 @@ def _incident(
         began_ns=began_ns,
         noticed_ns=min(finding.noticed_ns for finding in explained),
         ended_ns=ended_ns,
-        what=_what(explained, one),
+        what=_what(explained, one, knows_pace=knows_pace),
         slowdown=slowdown,
         affected=_affected(mechanism, explained, case),
         evidence=tuple(sorted(best.evidence, key=lambda evidence: -evidence.weight)),
@@ -359,8 +360,9 @@ def _incident(
         decides=mechanism.decides,
         action=_action(best, case),
         runbook=mechanism.name,
-        cost=price(slowdown, lasted_s, one.gpus, desk.prices) if one.gpus else None,
+        cost=price(slowdown, lasted_s, one.gpus, desk.prices) if one.gpus and knows_pace else None,
         is_on_all_nodes=_nodes(best, case)[1],
+        knows_pace=knows_pace,
     )
 
 
@@ -495,7 +497,7 @@ def _quality(explained: Sequence[Finding], flaws: Sequence[Flaw]) -> tuple[float
     return quality, tuple(flaw.text for flaw in (*wide, *near)[:FLAWS_MAX])
 
 
-def _what(explained: Iterable[Finding], one: Scene) -> str:
+def _what(explained: Iterable[Finding], one: Scene, *, knows_pace: bool) -> str:
     """The symptoms of the run, in a clause."""
     by_sign: dict[str, list[Finding]] = {}
     for finding in explained:
@@ -508,7 +510,7 @@ def _what(explained: Iterable[Finding], one: Scene) -> str:
             who = "" if worst.subject == one.run else f"{late} late, the worst: "
             value, usual = (wording.number(one, 3) for one in (worst.value, worst.usual))
             parts.append(f"{who}{worst.note} ({value} {worst.unit}, usually {usual})")
-    return "; ".join(parts) or "the run is not slower yet"
+    return "; ".join(parts) or ("the run is not slower yet" if knows_pace else "no steps show its pace")
 
 
 def _alternatives(

@@ -59,7 +59,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     seam         the border between teams that it crosses; `path`: the subjects from cause to run
     confidence   that the named cause is right
     quality      of the telemetry behind it, between 0 and 1, with its flaws
-    slowdown     time per step now over that of a healthy run
+    slowdown     time per step now over that of a healthy run; knows_pace: whether steps show it (if not, it
+                 is 1, and there is no cost)
     run_name     of its run, if that is called otherwise than its id
     is_on_all_nodes  whether the run has no node without the cause, so that it cannot go on without those
     affected     members that it makes late; all members if it reaches all
@@ -92,6 +93,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     cost: Price | None
     run_name: str = ""
     is_on_all_nodes: bool = False
+    knows_pace: bool = True
 
     @property
     def run_label(self) -> str:

@@ -409,7 +409,10 @@ def _go_on(case: _Case, incident: Incident, at_ns: int, worth: AlertWorth) -> In
 
 def _still_named(known: Incident, vague: Incident) -> Incident:
     """The known cause, with what a look shows of the slowness that it cannot explain."""
-    now = {name: getattr(vague, name) for name in ("began_ns", "ended_ns", "what", "slowdown", "cost")}
+    now = {
+        name: getattr(vague, name)
+        for name in ("began_ns", "ended_ns", "what", "slowdown", "knows_pace", "cost")
+    }
     return msgspec.structs.replace(known, **now)
 
 

@@ -132,7 +132,8 @@ def _of_incidents(incidents: Iterable[Incident], worthy: Container[str]) -> Iter
         costs = [one.cost for one in group if one.cost is not None]
         opened.add_metric(labels, len(group))
         alerting.add_metric(labels, sum(one.name in worthy for one in group))
-        slower.add_metric(labels, max(one.slowdown for one in group))
+        if paces := [one.slowdown for one in group if one.knows_pace]:
+            slower.add_metric(labels, max(paces))
         sure.add_metric(labels, min(one.confidence for one in group))
         trust.add_metric(labels, min(one.quality for one in group))
         lost.add_metric(labels, sum(cost.lost_gpu_hours for cost in costs) * HOUR_S)
