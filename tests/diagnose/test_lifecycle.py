@@ -454,6 +454,27 @@ def test_what_another_watch_calls_over_is_recorded_again_by_the_one_that_shows_i
     assert [(change.state, change.incident.ended_ns) for change in taken.confirmed] == [("changed", None)]
 
 
+def test_what_is_older_than_the_end_opens_nothing_again(incident: Make, began_ns: int) -> None:
+    """Watches write at the same time, and each reads of the others a little later."""
+    over, late = incident(ended_ns=began_ns + 95 * S), incident(name="pretrain/s1")
+    of_before = IncidentChange(state="changed", at_ns=began_ns + 99 * S, incident=late)
+    ended_there = IncidentChange(state="resolved", at_ns=began_ns + 105 * S, incident=over)
+    for heard in ([of_before], [ended_there, of_before]):
+        shared = Shared(Casebook())
+        shared.look(0, [incident()], began_ns + 40 * S)
+        assert told(shared.look(0, [over], began_ns + 100 * S)) == [("resolved", "pretrain/s1")]
+        shared.changes += heard
+        assert told(shared.look(0, [over], began_ns + 110 * S)) == []
+        assert told(shared.look(0, [], began_ns + 900 * S)) == []
+    # A book that has both from the record alone takes the newer one, too.
+    reader, end = Casebook(), IncidentChange(state="resolved", at_ns=began_ns + 100 * S, incident=over)
+    reader.recall([end, of_before], began_ns + 110 * S)
+    assert reader.open == ()
+    # What is newer still counts: the other one shows it.
+    reader.recall([msgspec.structs.replace(of_before, at_ns=began_ns + 120 * S)], began_ns + 130 * S)
+    assert len(reader.open) == 1
+
+
 def test_a_recorded_look_at_yesterday_opens_nothing_today(incident: Make, began_ns: int) -> None:
     """`diagnose --at YESTERDAY --record`, beside a watch."""
     shared, at_ns = Shared(Casebook()), began_ns + 86_400 * S

@@ -135,9 +135,10 @@ class Casebook:
                 own.remove(change.at_ns)
             elif case is None or not case.is_own:
                 was_worth = case is not None and case.is_worth
-                # News of long ago is of a look at the past: unless it is shown now, it is over.
-                is_old = self.knows_past and now_ns - change.at_ns >= CONFIRMED_S_MAX * SECOND_NS
-                self._cases[name] = case = _recorded(change, change.at_ns if is_old else now_ns)
+                if case is None or change.at_ns >= case.written_ns:
+                    # News of long ago is of a look at the past: unless it is shown now, it is over.
+                    is_old = self.knows_past and now_ns - change.at_ns >= CONFIRMED_S_MAX * SECOND_NS
+                    self._cases[name] = case = _recorded(change, change.at_ns if is_old else now_ns)
                 case.is_worth = was_worth or self._worth.holds(change.incident)
             else:
                 _learn(case, change)
@@ -270,9 +271,14 @@ def _recorded(change: IncidentChange, seen_ns: int) -> _Case:
 def _learn(case: _Case, change: IncidentChange) -> None:
     """Take over what another watch has recorded of a case that this book shows. A cause is better than none;
     if each names one, each keeps its own. What the other calls over, this book shows again, or ends as well.
+    What the other wrote before this book called it over says nothing new.
     """
+    if not case.is_open and change.at_ns <= case.written_ns:
+        return
     if change.state == "resolved":
-        case.heard_ns = case.written_ns = 0
+        case.heard_ns = 0
+        if case.is_open:
+            case.written_ns = 0
         return
     case.heard_ns = max(case.heard_ns, change.at_ns)
     if not case.is_open or case.incident.verdict == "unknown":
