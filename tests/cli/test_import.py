@@ -177,6 +177,51 @@ def test_a_run_is_called_after_its_file_unless_lines_name_one(holdfast: Any, tmp
     assert {one["run"] for one in holdfast("runs", "--json").json} == {"llama", "a"}
 
 
+NAMELESS = {
+    "table": ("step,time,loss\n", "{step},{at_s},{loss}\n"),
+    "step log": ("iteration,timestamp\n", "{step},{at_s}\n"),
+    "trainer log": ("", "step {step}: loss {loss}\n"),
+}
+
+
+@pytest.mark.parametrize(("head", "line"), NAMELESS.values(), ids=NAMELESS)
+def test_a_run_called_as_the_file_is_not_mixed_with_that_of_another_file(
+    holdfast: Any, tmp_path: Path, head: str, line: str
+) -> None:
+    """Both begin with the same line: the same seed, at the same second."""
+    paths = []
+    for number, name in enumerate("ab"):
+        (tmp_path / name).mkdir()
+        paths.append(tmp_path / name / "steps.csv")
+        lines = [
+            line.format(step=step, at_s=BEGAN_S + (10 + number) * step, loss=11 - (1 + number) * step / 100)
+            for step in range(200)
+        ]
+        paths[-1].write_text(head + "".join(lines), encoding="utf-8")
+    done = holdfast("import", *paths, "--gpus", "8")
+    assert (done.code, "The run is called" in done.out or "steps: 200 steps" in done.out) == (2, True)
+    assert "b/steps.csv does not say which run it is of, and the record has another run 'steps'." in done.err
+    alone = holdfast("report", "steps", "--json").json
+    assert (alone["counts"]["steps"], alone["incidents"]) == (200, [])
+    refused = holdfast("import", paths[1])
+    assert (refused.code, "Add `--run NAME`, or `--run steps`" in " ".join(refused.err.split())) == (2, True)
+    assert holdfast("import", paths[1], "--run", "b").code == 0
+    assert holdfast("report", "steps", "--json").json == alone
+
+
+@pytest.mark.parametrize(("head", "line"), NAMELESS.values(), ids=NAMELESS)
+def test_a_file_that_has_grown_goes_on_with_its_run(
+    holdfast: Any, tmp_path: Path, head: str, line: str
+) -> None:
+    path = tmp_path / "steps.csv"
+    for new, last in ((1, 1), (0, 1), (29, 30), (170, 200), (300, 500), (0, 500)):
+        lines = [line.format(step=step, at_s=BEGAN_S + 10 * step, loss=step) for step in range(last)]
+        path.write_text(head + "".join(lines), encoding="utf-8")
+        done = holdfast("import", path)
+        per_step = 2 if not head else 1
+        assert (done.code, f"events: {new * per_step:,} new" in done.out) == (0, True), done.err
+
+
 def test_a_pipe_has_no_name(environment: dict[str, str], tmp_path: Path) -> None:
     path = write_steps(tmp_path / "steps.csv", 1, 5)
     done = subprocess.run(

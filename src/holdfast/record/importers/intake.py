@@ -145,6 +145,7 @@ class Lines:
         self.replaced_count = 0
         self.skipped: list[Skipped] = []
         self.skipped_count = 0
+        self.run_named = ""  # the run that lines belong to which name none: the file is called so
         self.is_unfinished = False  # whether the line just read has no end: the file may be growing
         self._stream = stream
         self._numbered = self._read(watch)
@@ -236,9 +237,9 @@ class FileReading:
             yield event
 
     @property
-    def run(self) -> str | None:
-        """The one run that the events so far are about; None if there is none, or are several."""
-        return next(iter(self._runs)) if len(self._runs) == 1 else None
+    def run_named(self) -> str:
+        """The run that the events so far were given because the file is called so; empty if there is none."""
+        return self._lines.run_named
 
     def imported(self) -> Imported:
         """The account, complete once the last event has been drawn."""

@@ -67,7 +67,7 @@ def read_csv(lines: intake.Lines, options: intake.Options) -> intake.FileReading
     names, delimiter = columns(header), _delimiter(header)
     default_run = "" if "run" in names else intake.named_after(lines.name)
     _require_usable(names, lines.name, options.run or default_run)
-    table = _Table(options, default_run)
+    table = _Table(options, lines, default_run)
     used = [(index, name) for index, name in enumerate(names) if name in _COLUMNS]
 
     def event_in(content: bytes) -> events.AnyEvent:
@@ -83,11 +83,11 @@ def read_csv(lines: intake.Lines, options: intake.Options) -> intake.FileReading
         lines.replaced_count += "\ufffd" in text
         return event
 
-    return intake.FileReading("csv", lines, table.told(lines, event_in))
+    return intake.FileReading("csv", lines, table.told(event_in))
 
 
 def read_jsonl(lines: intake.Lines, options: intake.Options) -> intake.FileReading:
-    table = _Table(options, intake.named_after(lines.name))
+    table = _Table(options, lines, intake.named_after(lines.name))
 
     def event_in(content: bytes) -> events.AnyEvent:
         row = decoded(_json_row, content)
@@ -95,7 +95,7 @@ def read_jsonl(lines: intake.Lines, options: intake.Options) -> intake.FileReadi
             return events.decode(content)
         return table.event({name: value for name, value in row.items() if value is not None})
 
-    return intake.FileReading("jsonl", lines, table.told(lines, event_in))
+    return intake.FileReading("jsonl", lines, table.told(event_in))
 
 
 def _delimiter(header: str) -> str:
@@ -172,16 +172,16 @@ class _Table:
     default_run: that of lines which name none, unless others do; empty if there is none.
     """
 
-    def __init__(self, options: intake.Options, default_run: str) -> None:
+    def __init__(self, options: intake.Options, lines: intake.Lines, default_run: str) -> None:
         self._options = options
+        self._lines = lines
         self._default_run = default_run
         self._first_ns: dict[str, int] = {}
         self._sized: set[str] = set()
 
-    def told(
-        self, lines: intake.Lines, event_in: Callable[[bytes], events.AnyEvent]
-    ) -> Iterator[events.AnyEvent]:
+    def told(self, event_in: Callable[[bytes], events.AnyEvent]) -> Iterator[events.AnyEvent]:
         """The events in the lines, then the options' facts about their runs."""
+        lines = self._lines
         last_ns: int | None = None
         for number, content in lines:
             try:
@@ -211,7 +211,8 @@ class _Table:
         if row.get("run"):
             self._default_run = ""
         of_cluster = str(row.get("kind")) in _RUNLESS
-        row["run"] = self._options.run or row.get("run") or ("" if of_cluster else self._default_run)
+        named = "" if self._options.run or row.get("run") or of_cluster else self._default_run
+        row["run"] = self._options.run or row.get("run") or named
         row["id"] = "-"
         row["schema"] = events.SCHEMA
         row.setdefault("source", _SOURCE)
@@ -219,6 +220,7 @@ class _Table:
         if not event.run and events.kind_of(event) not in _RUNLESS:
             raise ValueError("run: it is missing, and `--run` is not given")
         # Two equal lines are one event, so that parts of a log may overlap.
+        self._lines.run_named = self._lines.run_named or named
         rank, step = _TIE_RANKS[events.kind_of(event)], getattr(event, "step", None) or 0
         own_id = intake.event_id(_SOURCE, event.occurred_ns, events.encode(event), rank=rank, step=step)
         return msgspec.structs.replace(event, id=own_id)

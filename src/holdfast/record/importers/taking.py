@@ -3,12 +3,20 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from io import BytesIO
+from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
 
 from holdfast.record.errors import InputError
-from holdfast.record.events import UNDATED_NS_MAX, AnyEvent, is_undated
+from holdfast.record.events import (
+    UNDATED_NS_MAX,
+    AnyEvent,
+    CostRate,
+    ReferenceDeclared,
+    is_undated,
+    kind_of,
+)
 from holdfast.record.files import is_directory
 from holdfast.record.home import ingest_directory
 from holdfast.record.importers import import_file, table, trainer
@@ -19,15 +27,18 @@ from holdfast.record.importers.intake import (
     Options,
     Watch,
     ends_of,
-    named_after,
     readable,
 )
 from holdfast.record.journal import Damage, holds_journal
-from holdfast.record.store import Ingested, Store
+from holdfast.record.store import Ingested, Selection, Store
 from holdfast.record.untrusted import printable
 
 StepsIn = Callable[[Path], list[tuple[int, int]]]
 """The moment and number of each step in a log, or in a tracker's files; empty for other files."""
+HEAD_EVENTS = 100
+"""The events by which a file is recognised as the one that its run was made from."""
+_DECLARED = (CostRate, ReferenceDeclared)
+"""What the options tell of a run, and not the file."""
 
 
 class FileResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +72,9 @@ class Taking(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             return self._take_directory(path)
         try:
             with self.watched(path) as watch, import_file(path, self.options, watch) as reading:
-                return self._named(_taken(path, self.store.ingest(reading), reading), reading)
+                return self._named(
+                    _taken(path, self.store.ingest(self._own(path, reading)), reading), reading
+                )
         except InputError:
             if shown := self.steps_in(path):
                 return self._take_steps(path, shown)
@@ -73,7 +86,7 @@ class Taking(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         left_out: set[str] = set()
         with self.watched(path) as watch, readable(str(path)), path.open("rb") as stream:
             reading = trainer.read(Lines(stream, str(path), watch), self.options)
-            ingested = self.store.ingest(self._without_dated(reading, left_out))
+            ingested = self.store.ingest(self._without_dated(self._own(path, reading), left_out))
         if left_out and not ingested.new + ingested.known + ingested.conflicting:
             raise InputError(
                 f"{path} has no dates, and the record already has {_listed(left_out)} with dates: this log "
@@ -86,6 +99,38 @@ class Taking(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             told.append(f"Lines without dates are left out where the record has dates: {_listed(left_out)}.")
         return msgspec.structs.replace(taken, told=tuple(told))
 
+    def _own(self, path: Path, reading: FileReading) -> Iterator[AnyEvent]:
+        """The events. Refuse them if they would go into another run that is only called as the file is."""
+        drawn = iter(reading)
+        for event in drawn:
+            if reading.run_named:
+                head = [event, *islice(drawn, HEAD_EVENTS - 1)]
+                self._require_own(path, reading.run_named, head)
+                yield from chain(head, drawn)
+            else:
+                yield event
+
+    def _require_own(self, path: Path, run: str, head: list[AnyEvent]) -> None:
+        """Refuse a file whose first events are not those of the run in the record that is called as it is."""
+        if all(one.run != run for one in self.store.runs()):
+            return
+        own = {one.id: one for one in head if one.run == run and not isinstance(one, _DECLARED)}
+        at_ns = [one.occurred_ns for one in own.values()]
+        there = Selection(
+            run=run,
+            kinds=tuple({kind_of(one) for one in own.values()}),
+            since_ns=min(at_ns, default=0),
+            until_ns=max(at_ns, default=0) + 1,
+        )
+        same = other = 0
+        for event in self.store.select(there):
+            same, other = (same + 1, other) if own.get(event.id) == event else (same, other + 1)
+        if same < len(own) and same <= other:
+            raise InputError(
+                f"{path} does not say which run it is of, and the record has another run {run!r}.",
+                hint=f"Add `--run NAME`, or `--run {run}` if it is that one.",
+            )
+
     def _without_dated(self, reading: Iterable[AnyEvent], left_out: set[str]) -> Iterator[AnyEvent]:
         """The events, but none without a date of a run whose dates are recorded; such runs are `left_out`."""
         dated = {one.run for one in self.store.runs() if one.last_ns >= UNDATED_NS_MAX}
@@ -97,16 +142,18 @@ class Taking(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def _named(self, taken: FileResult, reading: FileReading) -> FileResult:
         """The result; it says so if the run is named after the file."""
-        if self.options.run is not None or reading.run is None or reading.run != named_after(taken.file):
+        if not reading.run_named:
             return taken
-        return msgspec.structs.replace(taken, told=(f"The run is called {reading.run}, after the file.",))
+        return msgspec.structs.replace(
+            taken, told=(f"The run is called {reading.run_named}, after the file.",)
+        )
 
     def _take_steps(self, path: Path, shown: list[tuple[int, int]]) -> FileResult:
         """Import the steps as a table."""
         rows = "".join(f"{at_ns},{step}\n" for at_ns, step in shown)
         lines = Lines(BytesIO(f"occurred_ns,step\n{rows}".encode()), str(path))
         reading = table.read_csv(lines, self.options)
-        taken = self._named(_taken(path, self.store.ingest(reading), reading), reading)
+        taken = self._named(_taken(path, self.store.ingest(self._own(path, reading)), reading), reading)
         return msgspec.structs.replace(taken, format="step log")
 
     def _take_directory(self, path: Path) -> FileResult:

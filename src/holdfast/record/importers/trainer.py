@@ -114,9 +114,11 @@ class TrainerReading(intake.FileReading):
     def _logged(self, row: Mapping[str, object]) -> _Logged | None:
         """The step in these values; None if they have none."""
         step = _step(row)
-        run = self._options.run or str(row.get("run", "")) or self._default
+        said = self._options.run or str(row.get("run", ""))
+        run = said or self._default
         if step is None or not run:
             return None
+        self._lines.run_named = self._lines.run_named or ("" if said else run)
         intake.require_name("run", run)
         when, is_dated = _when(row)
         one = _Logged(run, step, UNTIMED_NS if when is None else when, _loss(row))
