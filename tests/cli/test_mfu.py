@@ -110,6 +110,16 @@ def test_a_peak_stands_in_for_a_chip(capsys: Captured) -> None:
     assert as_json(capsys, f"{rest} --peak-tflops 989")["full"] == with_chip["full"]
 
 
+@pytest.mark.parametrize(("tokens_per_s", "is_above"), [(84_000, False), (101_000, True)])
+def test_an_mfu_above_every_published_one_says_so(
+    capsys: Captured, tokens_per_s: int, is_above: bool
+) -> None:
+    rest = f"--model llama3-70b --seq 8192 --gpus 64 --tokens-per-s {tokens_per_s} --chip h100"
+    code, out, err = mfu(capsys, rest)
+    assert (code, err) == (0, "")
+    assert ("above every published one in bf16 (64.2 %)" in " ".join(out.split())) == is_above
+
+
 def test_a_precision_of_which_no_run_is_published_has_no_reference(capsys: Captured) -> None:
     rest = "--model llama3-70b --seq 8192 --gpus 64 --tokens-per-s 300000 --chip gb300 --precision fp4"
     code, out, err = mfu(capsys, rest)

@@ -229,7 +229,7 @@ def test_the_published_run_in_ten_seconds(published: Report) -> None:
         r" Dead undetected 259 GPU-hours 2.9 %",
         first,
     )
-    assert "Declare the chip and the model's FLOPs per step (a reference.declared event) to get it." in first
+    assert "Not known: declare the model's FLOPs per step and the chip." in first
     assert "Record how long collectives take (collective.timed events) to get it." in first
     assert "100.0 % scheduling of what was paid for, a run had × 41.6 % runtime" in rest
     assert "48 starts hide 20 more launches" in rest

@@ -58,14 +58,10 @@ def test_published_figures_are_an_opinion() -> None:
     assert told.opinions[0].sentence.startswith("Published figures agree")
 
 
-@pytest.mark.parametrize(
-    ("measured", "said"),
-    [(60.0, "This run is quicker than"), (70.0, "No published run reached more than 64.2 %")],
-)
-def test_published_figures_do_not_agree_with_a_far_better_run(measured: float, said: str) -> None:
-    figure = MeasuredFigure(measured=measured, reference=40.0, unit="%", sentence="")
+def test_published_figures_do_not_agree_with_a_far_better_run() -> None:
+    figure = MeasuredFigure(measured=60.0, reference=40.0, unit="%", sentence="")
     told = with_opinions(msgspec.structs.replace(steady("a", 10), mfu=figure), [])
-    assert told.opinions[0].sentence.startswith(said)
+    assert told.opinions[0].sentence.startswith("This run is quicker than")
 
 
 def of_published(story: Any, **declared: Any) -> Opinion:

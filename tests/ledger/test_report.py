@@ -107,6 +107,47 @@ def test_slow_stretches_have_names_of_their_own(story: Any) -> None:
     assert told.incidents[0].name == "slow-2"  # the costlier one
 
 
+@pytest.mark.parametrize(
+    ("declared", "why"),
+    [
+        (
+            {"chip": "h100", "precision": "fp4", "model_flops_per_step": 1e18},
+            "the H100 has no fp4 arithmetic",
+        ),
+        ({"chip": "h1000", "model_flops_per_step": 1e18}, "the chip 'h1000' is not known"),
+        ({"chip": "h1000"}, "the chip 'h1000' is not known"),
+        ({"chip": "h100"}, "declare the model's FLOPs per step and the chip"),
+        ({"chip": "h100", "model_flops_per_step": 1e17}, ""),
+    ],
+    ids=["precision", "chip", "chip alone", "no FLOPs", "known"],
+)
+def test_an_mfu_that_is_not_known_says_why(story: Any, declared: dict[str, Any], why: str) -> None:
+    story.tell(RunStarted, gpus=8)
+    story.tell(ReferenceDeclared, **declared)
+    told = story.steps(1, 20, 100).report()
+    assert (told.mfu is None, told.mfu_unknown) == (bool(why), why)
+
+
+@pytest.mark.parametrize(
+    ("precision", "peak_tflops", "share", "is_above"),
+    [
+        ("bf16", 989, 0.64, False),
+        ("bf16", 989, 0.65, True),
+        ("fp8", 1979, 0.55, True),
+        ("fp8", 1979, 0.53, False),
+    ],
+)
+@pytest.mark.parametrize("params", [None, 70 * 10**9], ids=["alone", "with a reference"])
+def test_an_mfu_above_every_published_one_says_so(
+    story: Any, precision: str, peak_tflops: int, share: float, is_above: bool, params: int | None
+) -> None:
+    flops = share * peak_tflops * 1e12 * 8 * 100
+    story.tell(RunStarted, gpus=8)
+    story.tell(ReferenceDeclared, chip="h100", precision=precision, model_flops_per_step=flops, params=params)
+    told = story.steps(1, 20, 100).report()
+    assert (f"above every published one in {precision}" in told.mfu.sentence) == is_above
+
+
 def test_how_far_checkpoints_reach(story: Any) -> None:
     story.tell(RunStarted, gpus=8)
     saved = story.steps(1, 7, 5).report().saved

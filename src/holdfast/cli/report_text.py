@@ -268,7 +268,7 @@ def _size(size_bytes: int) -> str:
 
 def _mfu(told: Report) -> str:
     if told.mfu is None:
-        return "unknown; declare the model's FLOPs per step and the chip"
+        return f"unknown; {printable(told.mfu_unknown)}"
     hfu = "" if told.hfu_percent is None else f"; HFU {told.hfu_percent:.1f} %"
     return printable(told.mfu.sentence) + hfu
 

@@ -34,9 +34,6 @@ GROUPS: tuple[tuple[str, tuple[Category, ...]], ...] = (
 )
 """The ledger's groups, the useful one first; see "The ledger's identity" in docs/architecture.md."""
 
-_MFU_WANTED = (
-    "Not known. Declare the chip and the model's FLOPs per step (a reference.declared event) to get it."
-)
 _BANDWIDTH_WANTED = "Not known. Record how long collectives take (collective.timed events) to get it."
 
 
@@ -64,7 +61,7 @@ def render(report: Report, prices: Prices = DEFAULTS) -> str:
         headline=_headline(report, amounts),
         largest=_losses(report)[:LARGEST_LOSSES],
         numbers=(
-            ("Model FLOPs utilisation (MFU)", report.mfu, _MFU_WANTED),
+            ("Model FLOPs utilisation (MFU)", report.mfu, f"Not known: {report.mfu_unknown}."),
             (_bandwidth_title(report), report.bandwidth, _BANDWIDTH_WANTED),
         ),
         falls=_waterfall(report),

@@ -290,6 +290,14 @@ def mfu_sentence(mfu_percent: float, row: MfuReference) -> str:
     return f"{mfu_percent:.1f} % where {row.mfu_percent:.1f} % is the reference ({where})"
 
 
+def above_published(mfu_percent: float, precision: Precision) -> str:
+    """The end of a sentence about an MFU that nobody published as much of; empty about any other."""
+    best = max((row.mfu_percent for row in published().mfu if row.precision == precision), default=None)
+    if best is None or mfu_percent <= best:
+        return ""
+    return f", above every published one in {precision} ({best:.1f} %): check precision, chip and FLOPs"
+
+
 def bandwidth_sentence(bus_gb_per_s: float, row: BandwidthReference) -> str:
     """The run's bus bandwidth beside the row's, for the user."""
     gpus = f"{row.gpus:,} {row.chip.upper()}" if row.gpus else row.chip.upper()

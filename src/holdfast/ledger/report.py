@@ -358,6 +358,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     useful_parts: UsefulParts | None
     reference: StepReference | None
     mfu: MeasuredFigure | None
+    mfu_unknown: str = ""
     hfu_percent: float | None
     bandwidth: MeasuredFigure | None
     incidents: tuple[IncidentReport, ...]

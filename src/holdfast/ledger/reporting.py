@@ -194,6 +194,7 @@ class _Reader:
             useful_parts=parts if parts is not None and parts.rest_gpu_ns >= 0 else None,
             reference=self.reference,
             mfu=mfu,
+            mfu_unknown="" if mfu else _mfu_unknown(self.fold.declared),
             hfu_percent=hfu_percent,
             bandwidth=self._bandwidth(),
             incidents=incidents,
@@ -392,6 +393,8 @@ class _Reader:
             sentence = f"{measured:,.1f} %, impossible"
         else:
             sentence = f"{measured:.1f} % of the peak{_uncompared(declared, wrong)}"
+        if not wrong:
+            sentence += references.above_published(measured, declared.precision)
         figure = MeasuredFigure(
             measured=measured,
             reference=None if row is None else row.mfu_percent,
@@ -640,6 +643,19 @@ def _uncompared(declared: Declared, wrong: str) -> str:
     if not declared.params:
         return "; declare params to compare it with published runs"
     return f"; {references.unpublished(declared.precision)}"
+
+
+def _mfu_unknown(declared: Declared) -> str:
+    """Why the share of the peak is not known."""
+    try:
+        if declared.chip is not None:
+            peak_flops_per_s(chip_named(declared.chip), declared.precision)
+    except InputError as unfit:
+        said = str(unfit).removesuffix(".")
+        return said[0].lower() + said[1:]
+    if declared.chip is None or declared.model_flops_per_step is None:
+        return "declare the model's FLOPs per step and the chip"
+    return "no step was timed"
 
 
 def _peak_flops_per_s(declared: Declared) -> float | None:

@@ -57,5 +57,8 @@ def _held_against_reference(answer: ComparedThroughput, chip: flops.Chip) -> Com
         answer,
         reference=row,
         differences=references.differences(setup, row),
-        sentence=None if answer.wrong else references.mfu_sentence(counted.mfu_percent, row),
+        sentence=None
+        if answer.wrong
+        else references.mfu_sentence(counted.mfu_percent, row)
+        + references.above_published(answer.causal.mfu_percent, answer.precision),
     )
