@@ -182,6 +182,27 @@ def test_a_cause_that_is_found_minutes_later_is_the_same_incident(
     assert [told(book.take([gpu], at_ns + ago_s * S)) for ago_s in range(10, 200, 10)] == [[]] * 19
 
 
+def test_a_cause_that_is_found_after_the_end_is_taken_over_and_told_once(
+    incident: Make, began_ns: int
+) -> None:
+    book, ended_ns = Casebook(), began_ns + 100 * S
+    unknown = incident(subject="pretrain", mechanism="unknown", verdict="unknown", evidence=(), affected=())
+    over = msgspec.structs.replace(unknown, ended_ns=ended_ns)
+    gpu = incident(subject="n00007.3", mechanism="gpu-throttle", ended_ns=ended_ns)
+    book.take([unknown], began_ns + 40 * S)
+    assert told(book.take([over], began_ns + 110 * S)) == [("resolved", "pretrain/s1")]
+    assert told(book.take([over], began_ns + 120 * S)) == []
+    (change,) = book.take([gpu], began_ns + 170 * S).changes
+    assert (change.state, change.incident.name) == ("resolved", "pretrain/s1")
+    assert (change.incident.verdict, change.incident.cause.mechanism) == ("cause", "gpu-throttle")
+    assert change.before is not None
+    assert change.before.verdict == "unknown"
+    # Neither the same cause nor a look that misses it is news now.
+    for number, shown in enumerate([gpu, over, gpu, over]):
+        taken = book.take([shown], began_ns + (180 + 10 * number) * S)
+        assert (told(taken), [one.cause.mechanism for one in taken.incidents]) == ([], ["gpu-throttle"])
+
+
 def test_a_cause_that_began_after_a_healthy_while_is_another_incident(incident: Make, began_ns: int) -> None:
     book = Casebook()
     unknown = incident(subject="pretrain", mechanism="unknown", verdict="unknown", evidence=(), affected=())

@@ -357,8 +357,11 @@ def _same_slowness(incident: Incident, case: _Case) -> float:
         is_soon = case.is_open or incident.noticed_ns <= case.shown_ns + round(REOPENED_S_MAX * SECOND_NS)
         return float(incident.slowdown > 1 and is_at_once and is_soon)
     if known.verdict != "unknown" and incident.verdict == "unknown":
-        is_going_on = case.is_open and incident.ended_ns is None and known.slowdown > 1
-        return float(is_going_on and incident.began_ns <= shown_ns)
+        # Both go on, or both are over.
+        is_alike = case.is_open == (incident.ended_ns is None) and known.slowdown > 1
+        last_ns = known.ended_ns or shown_ns
+        is_at_once = incident.began_ns <= last_ns and known.began_ns <= (incident.ended_ns or last_ns)
+        return float(is_alike and is_at_once)
     return 0.0
 
 
@@ -391,9 +394,10 @@ def _first_word(case: _Case, at_ns: int) -> IncidentChange | None:
 
 def _go_on(case: _Case, incident: Incident, at_ns: int, worth: AlertWorth) -> IncidentChange | None:
     """Bring a case up to date, and return the change to report, if any."""
-    if incident.ended_ns is not None and not case.is_open:
-        return None  # still in the assessment's window, but known to be over
     known, was_open = case.incident, case.is_open
+    is_explained = known.verdict == "unknown" and incident.verdict != "unknown"
+    if incident.ended_ns is not None and not was_open and not is_explained:
+        return None  # still in the assessment's window, but known to be over
     if incident.verdict != "unknown" or known.verdict == "unknown":
         case.named_ns = at_ns
     elif 0 <= at_ns - case.named_ns < NAMED_S_MAX * SECOND_NS:
