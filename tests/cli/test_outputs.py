@@ -118,3 +118,15 @@ def test_a_cluster_that_is_too_small_for_a_scenario(
     assert done.code == 2
     assert "Give a multiple of 8 GPUs, 256 or more." in done.err
     assert not (tmp_path / "out").exists()
+
+
+def test_trying_an_output_makes_and_removes_nothing(holdfast: Any, tmp_path: Path) -> None:
+    """A link to a file that is still to be made stays, and so does what others write there meanwhile."""
+    (tmp_path / "latest.html").symlink_to(tmp_path / "page-of-today.html")
+    (tmp_path / "old.html").write_text("old")
+    for name in ("latest.html", "new.html", "old.html"):
+        assert holdfast("report", "nobody", "--html", tmp_path / name).code == 2
+    assert (tmp_path / "latest.html").is_symlink()
+    assert not (tmp_path / "page-of-today.html").exists()
+    assert not (tmp_path / "new.html").exists()
+    assert (tmp_path / "old.html").read_text() == "old"

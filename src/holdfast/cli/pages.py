@@ -7,6 +7,7 @@ names one.
 import os
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import click
 
@@ -37,12 +38,15 @@ def require_writable(path: Path, what: str) -> None:
 
 
 def _tried(path: Path) -> str:
-    """Why the file cannot be opened for writing; empty if it can."""
-    is_new = not is_there(path)
+    """Why the file cannot be opened for writing; empty if it can. A new one is not made for that: another
+    process may be about to write it, and a link may point to it.
+    """
     try:
-        path.open("ab").close()
-        if is_new:
-            path.unlink()
+        target = path.resolve()
+        if is_there(target):
+            target.open("ab").close()
+        else:
+            TemporaryFile(dir=target.parent).close()
     except OSError as error:
         return str(error.strerror)
     return ""
