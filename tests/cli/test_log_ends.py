@@ -148,3 +148,11 @@ def test_what_holdfast_records_itself_still_runs(holdfast: Any, tmp_path: Path) 
     told = holdfast("report", "own", "--json").json
     assert (told["is_cut_off"], told["held_gpus"]) == (False, GPUS)
     assert told["accrued"] is not None
+    # A price that is imported later says nothing of whether the run goes on.
+    rate = f"time,kind,run,usd_per_gpu_hour\n{stamp(time.time() - 60)}Z,cost.rate,own,2.5\n"
+    (tmp_path / "rate.csv").write_text(rate, encoding="utf-8")
+    assert holdfast("import", tmp_path / "rate.csv").code == 0
+    priced = holdfast("report", "own", "--json").json
+    assert (priced["is_cut_off"], priced["held_gpus"]) == (False, GPUS)
+    assert priced["accrued"] is not None
+    assert holdfast("diagnose", "own", "--json").json["at_ns"] > time.time_ns() - 60 * 10**9

@@ -70,7 +70,7 @@ class Fold(Attempts):
         super().__init__(self._cuts_ns)
         self._is_dated = False  # whether anything but a log without dates told of the run
         self.stages = Stages()
-        self.source = ""  # of the last event
+        self.source = ""  # of the last sign of what the run does
         self.traffic: dict[tuple[Collective, int], Traffic] = {}
         self.moved: dict[MovedFor, MovedBytes] = {}
         self.unhindered = Tally()  # steps that one member held up, without that delay
@@ -94,7 +94,8 @@ class Fold(Attempts):
             return
         if event.occurred_ns > self.accounts.now_ns:
             self.accounts.advance(event.occurred_ns)
-        self.source = event.source
+        if type(event) not in events.REMARKS:
+            self.source = event.source
         if type(event) is StepCommitted:
             if event.skipped_lanes:
                 self.skipped[event.step] = len(event.skipped_lanes)

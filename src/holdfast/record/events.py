@@ -459,6 +459,11 @@ KnownEvent = (
 )
 AnyEvent = KnownEvent | Unknown
 
+REMARKS: frozenset[type] = frozenset(
+    {CostRate, ReferenceDeclared, IncidentDiagnosed, ControlActed, BreakerChanged, Correction}
+)
+"""Kinds that say something about a run. They are no sign of what it does, as the other kinds are."""
+
 
 def tag_of(kind: Any) -> str:
     return str(kind.__struct_config__.tag)

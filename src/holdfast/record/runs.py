@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from holdfast import wording
 from holdfast.record.errors import InputError, nearest
-from holdfast.record.events import IMPORTED, RunEnded, RunStarted, RunSubmitted
+from holdfast.record.events import IMPORTED, REMARKS, AnyEvent, RunEnded, RunStarted, RunSubmitted
 from holdfast.record.store import Selection, Store
 from holdfast.wording.units import DAY_NS
 
@@ -115,8 +115,13 @@ def cut_off_ns(store: Store, run: str, at_ns: int) -> int | None:
     last_ns = next((one.last_ns for one in store.runs() if one.run == run and one.events), None)
     if last_ns is None or last_ns > at_ns:
         return None
-    latest = store.select(Selection(run=run, since_ns=last_ns))
-    return last_ns if all(event.source in IMPORTED for event in latest) else None
+    signs = _signs(store, Selection(run=run, since_ns=last_ns)) or _signs(store, Selection(run=run))[-1:]
+    return last_ns if all(event.source in IMPORTED for event in signs) else None
+
+
+def _signs(store: Store, selection: Selection) -> list[AnyEvent]:
+    """The events that tell what the run does."""
+    return [event for event in store.select(selection) if type(event) not in REMARKS]
 
 
 def simulated_remark(simulated: int) -> str:
