@@ -63,6 +63,17 @@ def rendered(incident: Make) -> dict[str, str]:
     return texts
 
 
+def test_the_gpu_is_an_option_of_its_own_in_every_command(incident: Make) -> None:
+    """A template that puts nothing or ` -i 3` behind a command must keep the space."""
+    found = 0
+    for name in MECHANISMS:
+        text = runbook(incident(mechanism=name, subject="n00017.3", kind="gpu"), now_ns=NOW_NS).text
+        for command in blocks(text, "bash"):
+            assert not re.search(r"[^\s]-i 3", command), (name, command)
+            found += command.count(" -i 3")
+    assert found > 10
+
+
 def test_every_mechanism_and_seam_has_its_runbook_and_no_other_is_there() -> None:
     assert {*names()} == {*MECHANISMS, *SEAMS}
 
