@@ -183,6 +183,76 @@ def test_a_run_with_all_that_may_happen_has_the_same_three_amounts_everywhere(
     assert holdfast("cost", "stormy", *last, "--json").json["paid_gpu_hours"] == 0  # all of it is accrued
 
 
+EUROS = """currency = "EUR"
+[usd_per]
+EUR = 1.25
+[factors]
+tax = 1.19
+discount = 0.8
+"""
+RATES = """
+[[rates]]
+per_gpu_hour = 2.5
+to = 2026-10-01T05:00:00Z
+[[rates]]
+per_gpu_hour = 4.0
+from = 2026-10-01T05:00:00Z
+"""
+
+
+def paid_usd(holdfast: Holdfast, run: str, *prices: object) -> dict[str, float]:
+    """The price of a run that has ended, in USD, from every verb that prices its hours."""
+    told = holdfast("report", run, *prices, "--json").json
+    found = {"report": told["paid_usd"]}
+    found["hours of the report"] = told["usd_per_gpu_hour"] * told["paid_gpu_ns"] / HOUR_NS
+    finance = holdfast("finance", "--run", run, *prices, "--json").json
+    found["finance"] = finance["spend"]["usd"]
+    found["runs"] = next(one for one in holdfast("runs", *prices, "--json").json if one["run"] == run)[
+        "cost_usd"
+    ]
+    rows = csv.DictReader(io.StringIO(holdfast("finance", "--run", run, *prices, "--csv", "-").out))
+    usd_per = finance["prices"]["currency"]["usd_per"]
+    found["invoice"] = sum(float(row["BilledCost"]) for row in rows) * usd_per
+    cost = holdfast("cost", run, *prices, "--json").json
+    (price,) = (one for one in cost["total"]["layers"][0]["inputs"] if one["name"] == "price")
+    found["cost"] = price["value"] * cost["paid_gpu_hours"]
+    with wording.in_currency(finance["prices"]["currency"]["code"], usd_per):
+        said = wording.usd(found["finance"])
+    pages = {
+        "report": holdfast("report", run, *prices).out,
+        "page": html.unescape(holdfast("report", run, *prices, "--html", "-").out),
+        "finance": holdfast("finance", "--run", run, *prices).out,
+        "finance's page": html.unescape(holdfast("finance", "--run", run, *prices, "--html", "-").out),
+        "runs": holdfast("runs", *prices, COLUMNS="200").out,
+    }
+    for page, text in pages.items():
+        assert (said.partition(" ")[0] if page == "runs" else said) in text, page
+    return found
+
+
+@pytest.mark.parametrize(
+    ("recorded", "prices", "usd"),
+    [
+        (True, EUROS, 2_000 * 1.19 * 0.8),
+        (True, EUROS + RATES, 2_000 * 1.19 * 0.8),
+        (False, "usd_per_gpu_hour = 3.0\n" + EUROS, 3_000 * 1.19 * 0.8),
+        (False, EUROS + RATES, (500 * 2.5 + 500 * 4) * 1.19 * 0.8),
+        (True, "", 2_000),
+    ],
+    ids=["recorded", "recorded over rates", "one price", "rates", "no file"],
+)
+def test_a_run_has_the_same_price_everywhere(
+    holdfast: Holdfast, tmp_path: Path, recorded: bool, prices: str, usd: float
+) -> None:
+    run = Lines("dear", "a")
+    if not recorded:
+        run.events.pop()
+    taken_in(holdfast, tmp_path, run.steps(10).end())
+    (tmp_path / "prices.toml").write_text(prices, encoding="utf-8")
+    found = paid_usd(holdfast, "dear", "--prices", tmp_path / "prices.toml")
+    assert found == pytest.approx(dict.fromkeys(found, usd))
+
+
 def _middle(spread: dict[str, float] | float) -> float:
     return spread["p50"] if isinstance(spread, dict) else spread
 

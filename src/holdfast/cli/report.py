@@ -9,7 +9,7 @@ from holdfast.cli.prices import in_currency, load_prices, prices_option
 from holdfast.cli.record import json_option, open_record, store_option
 from holdfast.cli.terminal import print_json
 from holdfast.cli.windows import require_time, window_options
-from holdfast.economics.pricing.gaps import with_priced_gaps
+from holdfast.economics.pricing.asked import priced
 from holdfast.economics.pricing.rates import edges_ns
 from holdfast.ledger.opinions import consulted
 from holdfast.ledger.runs import AskedWindow, read_run
@@ -33,7 +33,7 @@ def command(
 ) -> None:
     """Show where every GPU-second of RUN went (default: the run with the newest event).
 
-    The page also shows what the losses cost, at the prices of --prices. Both price the time between attempts.
+    Its hours are priced as recorded in the run, or by --prices. The page also shows what the losses cost.
     """
     require_one_output(html_path, as_json)
     prices = load_prices(prices_path)
@@ -41,7 +41,7 @@ def command(
         name = find_run(store, run)
         told = consulted(store, read_run(store, name, look, edges_ns(prices.rates)))
     require_time(told)
-    told = with_priced_gaps(told, prices)
+    told = priced(told, prices)
     if html_path is not None:
         from holdfast.dashboard.page import render
 
@@ -52,4 +52,5 @@ def command(
     elif html_path is None:
         from holdfast.cli.report_text import show
 
-        show(told)
+        with in_currency(prices):
+            show(told)

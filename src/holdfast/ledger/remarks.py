@@ -136,14 +136,10 @@ def _of_longer_steps(longer: list[ReferenceStretch], told: Report) -> str:
 
 
 def gap_remarks(told: Report, priced: Callable[[Gap], str] | None = None) -> Iterator[str]:
-    """Remarks on gaps. priced: a gap's cost in words; by default from the recorded prices, if any."""
+    """Remarks on gaps. priced: a gap's cost in words."""
     open_gaps = [gap for gap in told.gaps if not gap.given_back]
     for gap in sorted(open_gaps, key=lambda gap: -gap.gpu_ns)[:SHOWN_MAX]:
-        price = ""
-        if priced is not None:
-            price = f", {priced(gap)}"
-        elif told.usd_per_gpu_hour is not None:
-            price = f", {gap.gpu_ns / HOUR_NS * told.usd_per_gpu_hour:,.2f} USD"
+        price = "" if priced is None else f", {priced(gap)}"
         yield (
             f"From {_moment(gap.from_ns)} to {_moment(gap.to_ns)} the run was down between two attempts, and "
             f"nothing says who held its {gap.gpus:,} GPUs: that time costs nothing here. If they were held, "

@@ -305,7 +305,8 @@ class Accrued(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The ledger of one run. `partition` sums to `paid_gpu_ns`, to the nanosecond, and so does `split`.
 
-    usd_per_gpu_hour: the mean of the recorded prices, over the GPU-hours they hold for.
+    paid_usd: the price of the hours paid for, if prices were asked and one is known.
+    usd_per_gpu_hour: the mean price of these hours then; before, the mean of the recorded prices.
     ended: its last end; None if it has not ended, or went on after that.
     basis: what the categories named in `estimated` are based on; empty if nothing is estimated.
     opinions: second opinions on an estimated reference, if any were asked for.
@@ -342,7 +343,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     elapsed_s: float
     gpus: int
     paid_gpu_ns: int
-    paid_usd: float | None
+    paid_usd: float | None = None
     usd_per_gpu_hour: float | None
     chip: str | None
     on_cpu: bool

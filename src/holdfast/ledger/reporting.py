@@ -115,12 +115,12 @@ def useful_work_of(
     )
 
 
-def paid_of(segments: Iterable[Segment]) -> tuple[float | None, float | None]:
-    """Total paid at recorded prices, and the mean price; None without recorded prices, or without time."""
+def recorded_price_of(segments: Iterable[Segment]) -> float | None:
+    """The mean of the recorded prices; None without one, or without time."""
     priced = [one for one in segments if one.usd_per_gpu_hour is not None]
-    hours = [Fraction(sum(one.partition.values()), HOUR_NS) for one in priced]
-    usd = sum(hour * Fraction(repr(one.usd_per_gpu_hour)) for hour, one in zip(hours, priced, strict=True))
-    return float(usd) if priced else None, float(usd / sum(hours)) if sum(hours) else None
+    times = [sum(one.partition.values()) for one in priced]
+    usd = sum(time * Fraction(repr(one.usd_per_gpu_hour)) for time, one in zip(times, priced, strict=True))
+    return float(usd / sum(times)) if sum(times) else None
 
 
 def pace_of(fold: Fold) -> ReportedPace | None:
@@ -157,7 +157,7 @@ class _Reader:
         goodput, steps, tokens = self._goodput(), fold.progress.kept(), fold.declared.tokens_per_step
         incidents, prices = self._incidents(), self.accounts.prices
         segments = self._segments(incidents)
-        paid_usd, mean_price = paid_of(segments)
+        mean_price = recorded_price_of(segments)
         return Report(
             run=self.run,
             name=fold.declared.name,
@@ -178,7 +178,6 @@ class _Reader:
             elapsed_s=self.elapsed_ns / 1e9,
             gpus=self.accounts.gpus_max,
             paid_gpu_ns=self.accounts.paid_gpu_ns,
-            paid_usd=paid_usd,
             usd_per_gpu_hour=prices[-1].usd_per_gpu_hour if prices and mean_price is None else mean_price,
             chip=fold.declared.chip,
             on_cpu=fold.on_cpu,

@@ -17,7 +17,14 @@ from holdfast.ledger.division import summed
 from holdfast.ledger.fold import Fold
 from holdfast.ledger.remarks import gap_remarks, incident_remarks, unknown_remarks
 from holdfast.ledger.report import Accrued, Counted, Course, Ettr, IncidentReport, Report, Segment
-from holdfast.ledger.reporting import OUTSIDE, counted, dangers_of, goodput_of, paid_of, useful_work_of
+from holdfast.ledger.reporting import (
+    OUTSIDE,
+    counted,
+    dangers_of,
+    goodput_of,
+    recorded_price_of,
+    useful_work_of,
+)
 from holdfast.ledger.split import Split
 
 SILENT_NS_MAX = 24 * 3_600 * 10**9
@@ -98,7 +105,7 @@ def within(
     first_ns, last_ns = window.clipped(report.first_ns, report.last_ns)
     counts, moved = _between(report, begin, end)
     ended = report.ended if report.ended is not None and window.has(report.ended.ended_ns) else None
-    paid_usd, mean_price = paid_of(segments)
+    mean_price = recorded_price_of(segments)
     goodput = msgspec.structs.replace(
         goodput_of(split, report.goodput.basis, is_told=report.goodput.total is not None),
         program=report.goodput.program,
@@ -111,7 +118,6 @@ def within(
         last_ns=last_ns,
         elapsed_s=(last_ns - first_ns) / 1e9,
         paid_gpu_ns=split.paid_gpu_ns,
-        paid_usd=paid_usd,
         usd_per_gpu_hour=report.usd_per_gpu_hour if mean_price is None else mean_price,
         partition=partition,
         split=split,

@@ -17,6 +17,7 @@ from holdfast.economics.finance.finance import FinanceQuestion, cuts_ns, finance
 from holdfast.economics.finance.invoice import COLUMNS, InvoiceLine, focus_csv, largest_remainder
 from holdfast.economics.finance.statement import Finance
 from holdfast.economics.finance.wastes import REMEDIES, WASTES_MAX
+from holdfast.economics.pricing.asked import priced
 from holdfast.economics.pricing.cost import run_cost
 from holdfast.economics.pricing.months import month_at, month_of, months_between
 from holdfast.economics.pricing.prices import Prices, read
@@ -111,7 +112,10 @@ def test_a_recorded_price_that_halves_is_halved_from_then_on() -> None:
     prices = read("")
     window = Window(from_ns=NOVEMBER)
     found = story.reported(prices, window)
-    assert (found.paid_usd, found.usd_per_gpu_hour) == (720_000, 1.0)
+    asked = priced(found, prices)
+    assert (asked.paid_usd, asked.usd_per_gpu_hour) == (720_000, 1.0)
+    whole = priced(story.reported(prices), prices)
+    assert whole.paid_usd == 1_488_000 + 720_000
     assert spend(prices, found, window=window).spend.usd == 720_000
 
 
