@@ -151,6 +151,23 @@ def test_an_attempt_on_cpus_takes_no_price_from_the_hours_of_gpus(
     assert holdfast("finance", "--prices", prices, "--json").json["spend"]["usd"] == pytest.approx(5.0)
 
 
+def test_an_incident_counts_their_hours_and_prices_them_only_by_a_rate(
+    holdfast: Holdfast, tmp_path: Path
+) -> None:
+    record(holdfast, tmp_path, "small", "cpu")
+    at = datetime.fromtimestamp(START_NS // SECOND_NS + 62, tz=UTC).isoformat()
+    told = " ".join(holdfast("diagnose", "small", "--at", at).out.split())
+    assert "CPU member-hours so far" in told
+    assert "No price of these hours is given." in told
+    assert "USD" not in told
+    assert "GPU-h" not in told
+    prices = tmp_path / "prices.toml"
+    prices.write_text('[[rates]]\nper_gpu_hour = 2.0\n[[rates]]\nchip = "cpu"\nper_gpu_hour = 36.0\n')
+    done = holdfast("diagnose", "small", "--at", at, "--prices", prices, "--json").json
+    cost = done["incidents"][0]["cost"]
+    assert cost["usd_per_hour"] == pytest.approx(36 * cost["gpu_hours_per_hour"])
+
+
 def test_a_cause_that_is_named_is_not_to_be_found_first(holdfast: Holdfast, tmp_path: Path) -> None:
     record(holdfast, tmp_path, "large", "NVIDIA H200")
     told = " ".join(holdfast("finance").out.split())

@@ -290,7 +290,7 @@ def test_incidents_of_a_run_that_ended_or_that_nobody_watches_do_not_count(
     end = events.RunEnded(id="end", occurred_ns=NOW_NS - 1, run="other", outcome="completed")
     desk.store.ingest([end])
     assert settled(desk.start()) == []
-    priced = incident(cost=price(1.2, 60, 128, DEFAULTS), began_ns=NOW_NS - 4 * HOUR_NS)
+    priced = incident(cost=price(1.2, 60, 128, DEFAULTS.usd_per_gpu_hour), began_ns=NOW_NS - 4 * HOUR_NS)
     desk.tell(priced, at_ns=NOW_NS - 3 * HOUR_NS)
     assert settled(desk.start()) == []
     desk.tell(priced, "changed", NOW_NS - MINUTE_NS)

@@ -8,6 +8,7 @@ from holdfast.record.events import (
     CheckpointBegun,
     CheckpointSaved,
     FaultObserved,
+    GenerationOpened,
     KnownEvent,
     MemberJoined,
     MemberLost,
@@ -54,6 +55,24 @@ def test_a_scene_is_what_was_known_then() -> None:
 
 def test_the_order_of_events_is_that_of_time() -> None:
     assert scene(RUN, reversed(EVENTS), now_ns=600 * S) == scene(RUN, EVENTS, now_ns=600 * S)
+
+
+@pytest.mark.parametrize(
+    ("devices", "on_cpu"),
+    [
+        (("cpu", "", "cpu"), True),
+        (("cpu", "NVIDIA H200"), False),
+        (("NVIDIA H200", "cpu"), False),
+        ((), False),
+    ],
+)
+def test_a_run_that_ever_had_a_gpu_is_one_of_gpus(devices: tuple[str, ...], on_cpu: bool) -> None:
+    opened = [
+        GenerationOpened(id=f"g{at}", occurred_ns=at * S, run=RUN, device=device)
+        for at, device in enumerate(devices)
+    ]
+    other = GenerationOpened(id="other", occurred_ns=S, run="other", device="cpu")
+    assert scene(RUN, [*opened, other], now_ns=600 * S).on_cpu is on_cpu
 
 
 def test_a_drain_lasts_until_its_own_restore() -> None:

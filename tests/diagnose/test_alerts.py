@@ -131,6 +131,19 @@ def test_an_alert_is_sent_from_its_worth_on(
     assert AlertWorth(usd_per_hour_min=0.0).holds(one)
 
 
+def test_members_without_a_gpu_are_worth_an_alert_by_their_slowness_alone(incident: Make) -> None:
+    cost = incident().cost
+    assert cost is not None
+    free = msgspec.structs.replace(cost, usd=None, usd_per_hour=None, assumed=False, on_cpu=True)
+    assert not WORTH.holds(incident(slowdown=1.0034, cost=free, mechanism="slow-node"))
+    assert WORTH.holds(incident(slowdown=1.01, cost=free, mechanism="slow-node"))
+    assert AlertWorth(usd_per_hour_min=0.0).holds(incident(slowdown=1.0034, cost=free, mechanism="slow-node"))
+    told = alert(incident(cost=free)).annotations
+    assert "12.5 CPU member-hours so far" in told["description"]
+    assert "No price of these hours is given." in told["description"]
+    assert not any("USD" in text or "GPU-hour" in text for text in told.values())
+
+
 def test_without_a_price_slowness_decides(incident: Make) -> None:
     assert severity(incident(cost=None, slowdown=1.3)) == "critical"
     assert (

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from holdfast.diagnose.assess import price
 from holdfast.economics.pricing.prices import DEFAULTS
 
-AT_TWO_USD = DEFAULTS.at(2.0)
+AT_TWO_USD = DEFAULTS.at(2.0).usd_per_gpu_hour
 
 
 def test_half_as_fast_loses_half() -> None:
@@ -23,7 +23,7 @@ def test_half_as_fast_loses_half() -> None:
 
 
 def test_a_price_that_nobody_gave_is_assumed() -> None:
-    assert price(2.0, 60.0, 8, DEFAULTS).assumed
+    assert price(2.0, 60.0, 8, DEFAULTS.usd_per_gpu_hour).assumed
 
 
 @pytest.mark.parametrize("slowdown", [1.0, 0.5, 0.0])
@@ -41,7 +41,7 @@ def test_what_is_not_slower_costs_nothing(slowdown: float) -> None:
 )
 def test_it_adds_up(slowdown: float, lasted_s: float, gpus: int, usd: float) -> None:
     """Of the time that passed, as much was useful as a healthy run would have needed for the same steps."""
-    found = price(slowdown, lasted_s, gpus, DEFAULTS.at(usd))
+    found = price(slowdown, lasted_s, gpus, DEFAULTS.at(usd).usd_per_gpu_hour)
     useful_s = lasted_s / slowdown
     lost_gpu_hours = (lasted_s - useful_s) * gpus / 3_600
     assert found.usd is not None

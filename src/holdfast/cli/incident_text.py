@@ -240,7 +240,7 @@ def _column(heading: str, cells: Sequence[Text]) -> Column:
 
 def _row(state: IncidentState, incident: Incident, name: str) -> tuple[Text, ...]:
     slower = share(incident.slowdown - 1) if incident.knows_pace else "–"
-    lost = "–" if incident.cost is None else f"{incident.cost.lost_gpu_hours:,.1f}"
+    lost = "–" if incident.cost is None or incident.cost.on_cpu else f"{incident.cost.lost_gpu_hours:,.1f}"
     told = f"{incident.cause.mechanism} ({incident.cause.subject})"
     cause = "unknown" if incident.verdict == "unknown" else told
     return (

@@ -37,7 +37,8 @@ def show_past(console: Console, answer: DiagnoseAnswer) -> None:
     lost = [one.lost_gpu_ns for one in shown]
     amounts = wording.Amounts(max(lost))
     is_counted = bool(answer.reading.gpus)
-    columns = (word("began (UTC)"), "what", figure("lasted"), figure("GPU-h lost" if is_counted else "lost"))
+    hours = "hours lost" if answer.reading.on_cpu else "GPU-h lost"
+    columns = (word("began (UTC)"), "what", figure("lasted"), figure(hours if is_counted else "lost"))
     console.print("In that time", style="bold")
     console.print(
         table(

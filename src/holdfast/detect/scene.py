@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from holdfast.record import events as ev
-from holdfast.record.sizes import gpus_of
+from holdfast.record.sizes import gpus_of, is_on_cpu
 
 SETTLE_NS = 300 * 10**9
 """For this long after planned work a machine's readings prove nothing."""
@@ -59,7 +59,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
     members  all members so far, with their nodes; gone: when they were lost
     began_ns  when it began, or its first known event; stepping_ns: when it began to make steps, if recorded
-    gpus     how many it has; 0 if nothing tells
+    gpus     how many it has; 0 if nothing tells. on_cpu: they are members without a GPU
     healthy  the time of a healthy step, if known
     out      subjects taken out of use, planned or not; their problems are not reported
     phase    what it does now, if recorded
@@ -79,6 +79,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     phase: str = ""
     stepping_ns: int = 0
     ended: ev.RunEnded | None = None
+    on_cpu: bool = False
 
 
 def scene(
@@ -136,6 +137,7 @@ def scene(
         phase=phase,
         stepping_ns=next((event.occurred_ns for event in known if isinstance(event, STEPS)), 0),
         ended=ended,
+        on_cpu=is_on_cpu(event for event in known if event.run == run),
     )
 
 

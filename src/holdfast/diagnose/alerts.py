@@ -64,6 +64,8 @@ class AlertWorth(msgspec.Struct, frozen=True, kw_only=True):
     def holds(self, incident: Incident) -> bool:
         """An incident without a price is worth it: it may be expensive."""
         usd_per_hour = None if incident.cost is None else incident.cost.usd_per_hour
+        if incident.cost is not None and incident.cost.on_cpu:
+            usd_per_hour = usd_per_hour or 0.0  # its hours are known to have no price
         is_felt = incident.slowdown >= self.slowdown_min or stands(incident)
         is_costly = usd_per_hour is None or usd_per_hour >= self.usd_per_hour_min
         return is_felt or is_costly or incident.cause.mechanism in self.mechanisms
@@ -203,17 +205,19 @@ def cost(incident: Incident) -> str:
         return "Money: not known, as no steps show whether the run is slower."
     if price is None:
         return "Money: not known, as nothing says how many GPUs the run has."
-    spent = f"{price.lost_gpu_hours:,.1f} GPU-hours"
+    spent = f"{price.lost_gpu_hours:,.1f} {price.counted}-hours"
     if price.usd is not None:
         spent += f" ({wording.usd(price.usd)})"
     assumed = " The price of a GPU-hour is assumed." if price.assumed and price.usd is not None else ""
+    if price.on_cpu and price.usd is None:
+        assumed = " No price of these hours is given."
     if incident.ended_ns is None:
         return f"Money: {spent} so far, {_going_on(price)}.{assumed}"
     return f"Money: {spent}; the run is done {lasting(price.lost_run_s)} later.{assumed}"
 
 
 def _going_on(price: Price) -> str:
-    hourly = f"{price.gpu_hours_per_hour:,.1f} GPU-hours"
+    hourly = f"{price.gpu_hours_per_hour:,.1f} {price.counted}-hours"
     if price.usd_per_hour is not None:
         hourly += f" ({wording.usd(price.usd_per_hour)})"
     late = lasting(price.day_share_per_day * DAY_S)

@@ -18,7 +18,7 @@ from holdfast.diagnose.mechanisms import Mechanism
 from holdfast.diagnose.own import own_signs
 from holdfast.diagnose.run_findings import FELT, LATE, STALLS, STOPPED, SYMPTOMS, RunFindings
 from holdfast.diagnose.weighing import TOGETHER_NS, UNKNOWN, Hypothesis, hypotheses, lost_because, unknown
-from holdfast.economics.pricing.prices import DEFAULTS, Prices
+from holdfast.economics.pricing.prices import DEFAULTS, Priced, Prices
 from holdfast.record.events import KnownEvent
 from holdfast.signals.quality import Flaw
 from holdfast.signals.source import OnceSource, Source
@@ -360,7 +360,7 @@ def _incident(
         decides=mechanism.decides,
         action=_action(best, case),
         runbook=mechanism.name,
-        cost=price(slowdown, lasted_s, one.gpus, desk.prices) if one.gpus and knows_pace else None,
+        cost=_cost(slowdown, lasted_s, desk) if one.gpus and knows_pace else None,
         is_on_all_nodes=_nodes(best, case)[1],
         knows_pace=knows_pace,
     )
@@ -530,17 +530,27 @@ def _alternatives(
     )
 
 
-def price(slowdown: float, lasted_s: float, gpus: int, prices: Prices) -> Price:
-    """The price of a run that has taken `slowdown` times as long for everything during `lasted_s`."""
+def _cost(slowdown: float, lasted_s: float, desk: _Desk) -> Price:
+    one, prices = desk.scene, desk.prices
+    if one.on_cpu:
+        cost = price(slowdown, lasted_s, one.gpus, prices.of_cpu_members(one.run))
+        return msgspec.structs.replace(cost, on_cpu=True)
+    return price(slowdown, lasted_s, one.gpus, prices.usd_per_gpu_hour)
+
+
+def price(slowdown: float, lasted_s: float, gpus: int, hourly: Priced | None) -> Price:
+    """The price of a run that has taken `slowdown` times as long for everything during `lasted_s`.
+
+    hourly: the price of one GPU-hour, if it is known.
+    """
     lost_share = 1.0 - 1.0 / max(slowdown, 1.0)
     lost_s = lost_share * lasted_s
-    usd = prices.usd_per_gpu_hour.value
     return Price(
         lost_gpu_hours=lost_s * gpus / HOUR_S,
-        usd=lost_s * gpus / HOUR_S * usd,
+        usd=None if hourly is None else lost_s * gpus / HOUR_S * hourly.value,
         gpu_hours_per_hour=lost_share * gpus,
-        usd_per_hour=lost_share * gpus * usd,
+        usd_per_hour=None if hourly is None else lost_share * gpus * hourly.value,
         lost_run_s=lost_s,
         day_share_per_day=lost_share,
-        assumed=prices.usd_per_gpu_hour.assumed,
+        assumed=hourly is not None and hourly.assumed,
     )

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.signals.domains import Domain, Seam
-from holdfast.wording import run_label
+from holdfast.wording import CPU_MEMBER, GPU, run_label
 
 Verdict = Literal["cause", "not-hardware", "unknown"]
 """A cause in some system; software or data, with nothing wrong beneath; or no explanation."""
@@ -41,7 +41,10 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost so far, and for each further hour. usd: None if the price of a GPU-hour is unknown."""
+    """The cost so far, and for each further hour. usd: None if the price of a GPU-hour is unknown.
+
+    on_cpu: the hours are of members without a GPU, which have a price only if a rate gives them one.
+    """
 
     lost_gpu_hours: float
     usd: float | None
@@ -50,6 +53,12 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     lost_run_s: float
     day_share_per_day: float
     assumed: bool
+    on_cpu: bool = False
+
+    @property
+    def counted(self) -> str:
+        """What is paid for by the hour."""
+        return CPU_MEMBER if self.on_cpu else GPU
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):

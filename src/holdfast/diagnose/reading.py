@@ -33,6 +33,7 @@ class RunReading(msgspec.Struct, frozen=True, kw_only=True):
     steps_from  where its last steps come from
     steps       how many it has; last_ns: when the last one was made, if any was
     gpus        of the run; 0 if nothing gives their number, and amounts are then those of one GPU
+    on_cpu      whether its members have no GPU, and amounts are those of members
     pace        how far its steps are from a healthy one; None if it has none
     incidents   all of the run, in order of time
     """
@@ -41,6 +42,7 @@ class RunReading(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     last_ns: int | None
     gpus: int
+    on_cpu: bool
     pace: ReportedPace | None
     ended: Ended | None
     incidents: tuple[IncidentReport, ...]
@@ -87,6 +89,7 @@ def read(store: Store, source: Source, run: str, at_ns: int, gpus: int | None) -
         steps=found.steps_kept,
         last_ns=further[-1][0] if further else last_ns,
         gpus=recorded_gpus or gpus or 0,
+        on_cpu=found.on_cpu,
         pace=pace_of(ledger.fold),
         ended=found.ended,
         incidents=tuple(sorted(found.incidents, key=lambda one: one.began_ns)),

@@ -140,7 +140,7 @@ def _hourly(incident: Incident) -> str:
     if incident.cost is None:
         return "the cost of an hour of it is not known"
     if incident.cost.usd_per_hour is None:
-        return f"an hour of it costs {incident.cost.gpu_hours_per_hour:,.1f} GPU-hours"
+        return f"an hour of it costs {incident.cost.gpu_hours_per_hour:,.1f} {incident.cost.counted}-hours"
     return f"an hour of it costs {wording.usd(incident.cost.usd_per_hour)}"
 
 

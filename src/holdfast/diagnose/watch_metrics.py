@@ -136,7 +136,7 @@ def _of_incidents(incidents: Iterable[Incident], worthy: Container[str]) -> Iter
             slower.add_metric(labels, max(paces))
         sure.add_metric(labels, min(one.confidence for one in group))
         trust.add_metric(labels, min(one.quality for one in group))
-        lost.add_metric(labels, sum(cost.lost_gpu_hours for cost in costs) * HOUR_S)
+        lost.add_metric(labels, sum(cost.lost_gpu_hours for cost in costs if not cost.on_cpu) * HOUR_S)
         if costs and all(cost.usd is not None for cost in costs):
             usd.add_metric(labels, sum(cost.usd or 0.0 for cost in costs))
             rate.add_metric(labels, sum(cost.usd_per_hour or 0.0 for cost in costs) / HOUR_S)

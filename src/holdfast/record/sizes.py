@@ -1,8 +1,9 @@
-"""How many GPUs a run has, by its events."""
+"""How many GPUs a run has, by its events, and whether it has any."""
 
 from collections.abc import Iterable
 
 from holdfast.record.events import (
+    CPU,
     AnyEvent,
     CostRate,
     GenerationOpened,
@@ -13,6 +14,11 @@ from holdfast.record.events import (
 
 SIZING = ("run.started", "generation.opened", "member.joined", "member.lost", "cost.rate")
 """The kinds of events that tell."""
+
+
+def is_on_cpu(events: Iterable[AnyEvent]) -> bool:
+    """Whether no member of this run ever had a GPU, as in the ledger."""
+    return {one.device for one in events if isinstance(one, GenerationOpened) and one.device} == {CPU}
 
 
 def gpus_of(events: Iterable[AnyEvent]) -> int:

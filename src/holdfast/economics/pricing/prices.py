@@ -17,6 +17,7 @@ from holdfast import wording
 from holdfast.economics.pricing.rates import RATES, USD, PricedSubject, Rate, RateLine, read_rates, worth_usd
 from holdfast.ledger.flops import Chip, chip_named
 from holdfast.record.errors import InputError, nearest
+from holdfast.record.events import CPU
 from holdfast.wording.units import HOURS_PER_DAY
 
 GIVEN = "the prices file"
@@ -142,6 +143,17 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
         else:
             price = self.for_chip(chip).usd_per_gpu_hour
         return self.with_factors(price)
+
+    def of_cpu_members(self, run: str) -> Priced | None:
+        """The price of an hour of this run's members, which have no GPU; call it on prices from `holding`.
+
+        Only a rate for such members or for the run gives one.
+        """
+        rates = [one for one in self.rates if one.chip or one.run]
+        rate = RateLine.of(rates, PricedSubject(run=run, chip=CPU)).rates[0]
+        if rate is None:
+            return None
+        return self.with_factors(Priced(value=rate.usd_per_gpu_hour, assumed=False, source=rate.source))
 
     def with_factors(self, price: Priced) -> Priced:
         """The price with all factors applied."""
