@@ -37,7 +37,7 @@ from holdfast.record.events import (
 from holdfast.signals.catalogue import CATALOGUE, Scope, describe
 from holdfast.signals.frame import Floats, Frame, Labels, Word
 from holdfast.signals.source import Source
-from holdfast.topology.graph import Topology
+from holdfast.topology.graph import KINDS, Topology
 from holdfast.topology.names import member_name
 from holdfast.twin.cluster import Layout
 
@@ -145,7 +145,7 @@ class Shown:
 def test_what_doctor_calls_out_of_reach_is_not_named(name: str, prefixes: tuple[str, ...]) -> None:
     part = Part(case(name).source, prefixes)
     told = frozenset(part.metrics())
-    reached = {one.name for one in findable(told, has_pools=True)}
+    reached = {one.name for one in findable(told, KINDS)}
     named = {one.cause.mechanism for one in case(name).at(source=part).incidents} - {"unknown"}
     assert named - {"checkpoint-cadence"} <= reached  # its checkpoints are in the record
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.cli.doctor_text import show
 from holdfast.diagnose.checkup import Checkup, check_up
-from holdfast.diagnose.findable import STEPS
+from holdfast.diagnose.findable import STEPS, TOPOLOGY
 from holdfast.diagnose.mechanisms import MECHANISMS
 from holdfast.signals.catalogue import CATALOGUE
 from holdfast.signals.frame import Frame
@@ -18,6 +18,14 @@ DCGM = [metric for metric in CATALOGUE if metric.startswith("DCGM_")]
 DCGM_FEW = ["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_XID_ERRORS"]
 NODE = [metric for metric in CATALOGUE if metric.startswith("node_")]
 OF_POOLS = {"pool-path", "routing-imbalance"}
+MACHINES = "nodes: {n1: {gpus: 8}}\n"
+SECTIONS = {
+    "loops": "loops: {cdu-0: n1}\n",
+    "shelves": "shelves: {shelf-0: n1}\n",
+    "leaves": "leaves: {leaf-0: n1}\n",
+    "mounts": "mounts: {fs-0: n1}\n",
+}
+WHOLE = MACHINES + "".join(SECTIONS.values())
 TITLES = {one.name: one.title for one in MECHANISMS}
 
 
@@ -81,11 +89,37 @@ def test_with_dcgm_only_broken_gpus_are_found_and_steps_come_next() -> None:
 
 
 def test_with_all_there_is_no_next_step() -> None:
-    every = checked(CATALOGUE)
+    every = checked(CATALOGUE, page=WHOLE)
     assert found(every) == {*TITLES} - OF_POOLS
     assert (every.next_step, every.verdict) == (None, "You can find all 29 causes.")
-    pooled = checked(CATALOGUE, page="nodes: {n1: {gpus: 8}}\npools: {decode: {engines: n1}}\n")
+    pooled = checked(CATALOGUE, page=WHOLE + "pools: {decode: {engines: n1}}\n")
     assert found(pooled) == {*TITLES}
+
+
+def test_what_the_topology_does_not_have_cannot_be_named() -> None:
+    gpus = ("DCGM_FI_DEV_THERMAL_VIOLATION", "DCGM_FI_DEV_SM_CLOCK")
+    without, cooled = (checked(gpus, steps=["train"], page=page) for page in (MACHINES, WHOLE))
+    assert found(cooled) - found(without) == {"coolant-flow", "coolant-supply", "power-brake"}
+    needs = {one.cause: one.by for one in without.causes if not one.is_findable}
+    assert needs["coolant-flow"] == ("loops in the topology",)
+    assert needs["power-brake"] == ("shelves in the topology",)
+    assert needs["leaf-congestion"] == ("infiniband_exporter", "node_exporter")
+    every = checked(CATALOGUE, page=MACHINES)
+    assert {*TITLES} - OF_POOLS - found(every) == {
+        "coolant-flow",
+        "coolant-supply",
+        "power-brake",
+        "leaf-congestion",
+        "storage-slow",
+        "storage-crowded",
+    }
+    assert every.next_step is not None
+    assert every.next_step.of == TOPOLOGY
+    assert every.verdict == (
+        "You can find 23 of 29 causes. The cheapest next step: Add your shelves, loops, leaves, mounts to "
+        "the topology file (`holdfast doctor --write FILE` begins one). It adds 6: coolant-flow, "
+        "coolant-supply, power-brake, leaf-congestion, storage-slow, storage-crowded."
+    )
 
 
 def test_what_is_installed_is_cheaper_than_what_is_not() -> None:
@@ -103,17 +137,19 @@ def test_what_is_installed_is_cheaper_than_what_is_not() -> None:
 @pytest.mark.parametrize("steps", [[], ["train"]])
 @pytest.mark.parametrize("metrics", [[], DCGM_FEW, DCGM, NODE, [*DCGM, *NODE]])
 def test_each_step_adds_what_it_says_until_none_is_left(metrics: list[str], steps: list[str]) -> None:
-    there = [*metrics]
-    while (now := checked(there, steps=steps)).next_step is not None:
+    there, page = [*metrics], MACHINES
+    while (now := checked(there, steps=steps, page=page)).next_step is not None:
         step = now.next_step
+        page += "".join(SECTIONS[one] for one in step.sections)
         if step.of == STEPS:
             steps = ["train"]
-        else:
+        elif step.of != TOPOLOGY:
             more = next(one.metrics for one in now.missing if one.exporter == step.of)
             there = [*there, *more]
-        then = found(checked(there, steps=steps))
+        then = found(checked(there, steps=steps, page=page))
         assert then - found(now) >= {*step.adds}
         assert now.verdict.endswith(f"It adds {len(step.adds)}: {', '.join(step.adds)}.")
+    assert found(now) >= {"coolant-flow", "coolant-supply", "leaf-congestion", "storage-slow"}
     assert all(one.by for one in now.causes if not one.is_findable)
 
 

@@ -97,10 +97,10 @@ def check_up(
         for exporter in EXPORTERS
         if (shown := [metric for metric in sorted(there) if exporter_of(metric) is exporter])
     ]
-    told, has_pools = there | ({STEP} if with_steps else set()), "pool" in cluster.survey.kinds.values()
-    missing = _missing(there, told, has_pools=has_pools)
-    known = causes(told, partial(_exporter, there=there), has_pools=has_pools)
-    step = next_step(told, missing, has_pools=has_pools)
+    told, kinds = there | ({STEP} if with_steps else set()), frozenset(cluster.survey.kinds.values())
+    missing = _missing(there, told, has_pools="pool" in kinds)
+    known = causes(told, partial(_exporter, there=there), kinds)
+    step = next_step(told, missing, kinds)
     return Checkup(
         seen=tuple(seen for seen, _ in found),
         missing=tuple(missing),

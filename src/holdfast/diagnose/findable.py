@@ -15,9 +15,16 @@ from holdfast.diagnose.mechanisms import MECHANISMS, Mechanism
 from holdfast.diagnose.weighing import GRAVE_WEIGHT, PRIOR
 from holdfast.signals.exporters import ENGINES, RUN, Exporter, exporter_of, switched_on
 from holdfast.signals.stepped import STEP
+from holdfast.topology.draft import SECTIONS
+from holdfast.topology.graph import Kind
 
 STEPS = "the steps of runs"
 NAME_STEPS = "Name the steps of your runs with --step-metric NAME, or a run's log with --step-log PATH."
+TOPOLOGY = "the topology"
+LISTED = {kind: section for section, kind, _, _ in SECTIONS}
+"""Kinds of subjects that the topology must have before one of them can be named, and their sections of its
+file. Machines and what is in them are known by labels.
+"""
 GRAVE = frozenset({"xid", *SIGN_OF_CODES, *(rule.sign for rule in RULES if rule.grave)})
 """Signs that may be a hardware fault by themselves."""
 
@@ -35,12 +42,15 @@ class FindableCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NextStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do next. adds: the causes that can be found then. is_there: its exporter has to show more."""
+    """What to do next. adds: the causes that can be found then. is_there: its exporter has to show more.
+    sections: of the topology file, to be filled in as well.
+    """
 
     of: str
     is_there: bool
     how: tuple[str, ...]
     adds: tuple[str, ...]
+    sections: tuple[str, ...] = ()
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,15 +69,23 @@ def signs_of(told: frozenset[str]) -> frozenset[Sign]:
     return measured(told) | (recorded() if any(map(RUN.shows, told - {STEP})) else frozenset())
 
 
-def findable(told: frozenset[str], *, has_pools: bool) -> list[Mechanism]:
-    """The causes that can be named with these metrics."""
+def findable(told: frozenset[str], kinds: Collection[Kind]) -> list[Mechanism]:
+    """The causes that can be named with these metrics, in a topology with these kinds of subjects."""
     signs = signs_of(told)
-    return [one for one in relevant(has_pools=has_pools) if _can_be_named(one, signs)]
+    return [one for one in relevant(kinds) if not _section(one, kinds) and _can_be_named(one, signs)]
 
 
-def relevant(*, has_pools: bool) -> Sequence[Mechanism]:
+def relevant(kinds: Collection[Kind]) -> Sequence[Mechanism]:
     """The known causes; those of inference pools only where there are any."""
-    return [one for one in MECHANISMS if has_pools or {*map(_shown_by, one.pointers)} != {ENGINES}]
+    return [one for one in MECHANISMS if "pool" in kinds or {*map(_shown_by, one.pointers)} != {ENGINES}]
+
+
+def _section(mechanism: Mechanism, kinds: Collection[Kind]) -> str:
+    """The section of the topology file without which no subject can be named; empty if one can."""
+    where = mechanism.origin.kinds
+    if any(kind in kinds or kind not in LISTED for kind in where):
+        return ""
+    return next(section for kind, section in LISTED.items() if kind in where)
 
 
 def _can_be_named(mechanism: Mechanism, signs: Collection[Sign]) -> bool:
@@ -86,19 +104,28 @@ def _can_be_named(mechanism: Mechanism, signs: Collection[Sign]) -> bool:
 
 
 def causes(
-    told: frozenset[str], exporter: Callable[[str], Exporter], *, has_pools: bool
+    told: frozenset[str], exporter: Callable[[str], Exporter], kinds: Collection[Kind]
 ) -> tuple[FindableCause, ...]:
     """Every known cause. exporter: which one would show a metric here."""
-    found = {one.name for one in findable(told, has_pools=has_pools)}
+    found = {one.name for one in findable(told, kinds)}
+    unlisted = {one.name: _section(one, kinds) for one in findable(told, {*kinds, *LISTED})}
     signs = signs_of(told)
+
+    def by(one: Mechanism) -> tuple[str, ...]:
+        if one.name in found:
+            return ()
+        if one.name in unlisted:
+            return (f"{unlisted[one.name]} in {TOPOLOGY}",)
+        return _by(one, signs, exporter)
+
     return tuple(
         FindableCause(
             cause=one.name,
             title=one.title,
             is_findable=one.name in found,
-            by=() if one.name in found else _by(one, signs, exporter),
+            by=by(one),
         )
-        for one in relevant(has_pools=has_pools)
+        for one in relevant(kinds)
     )
 
 
@@ -122,30 +149,39 @@ def _metric(sign: Sign) -> str:
     return _USUAL.get(sign, RUN.prefixes[0])
 
 
-def next_step(told: frozenset[str], missing: Iterable[Missing], *, has_pools: bool) -> NextStep | None:
+def next_step(told: frozenset[str], missing: Iterable[Missing], kinds: Collection[Kind]) -> NextStep | None:
     """The cheapest step that makes more causes findable: to name the steps of runs, then to switch on more of
-    what is installed, then to install something. Of equally cheap ones, that which adds most.
+    what is installed, then to install something or to fill in the topology. Of equally cheap ones, that which
+    adds most. A step that adds nothing by itself may do so together with the topology: that comes last.
     """
-    known = {one.name for one in findable(told, has_pools=has_pools)}
+    known = {one.name for one in findable(told, kinds)}
 
-    def adds(metrics: Iterable[str]) -> tuple[str, ...]:
-        then = findable(told | {*metrics}, has_pools=has_pools)
-        return tuple(one.name for one in then if one.name not in known)
+    def step(metrics: Iterable[str], *, of: str, how: tuple[str, ...], is_there: bool = False) -> NextStep:
+        after = told | {*metrics}
+        then = [] if of == TOPOLOGY else [one for one in findable(after, kinds) if one.name not in known]
+        if not then and of != STEPS:
+            then = [one for one in findable(after, {*kinds, *LISTED}) if one.name not in known]
+        sections = {_section(one, kinds) for one in then}
+        return NextStep(
+            of=of,
+            is_there=is_there,
+            how=how,
+            adds=tuple(one.name for one in then),
+            sections=tuple(section for section in LISTED.values() if section in sections),
+        )
 
     if STEP not in told:
-        return NextStep(of=STEPS, is_there=False, how=(NAME_STEPS,), adds=adds({STEP}))
-    steps = [
-        NextStep(
-            of=one.exporter,
-            is_there=one.is_there,
-            how=one.how,
-            adds=adds(switched_on(one.exporter, one.metrics, is_there=one.is_there)),
-        )
-        for one in missing
-    ]
-    return min(
-        (one for one in steps if one.adds), key=lambda one: (not one.is_there, -len(one.adds)), default=None
-    )
+        return step({STEP}, of=STEPS, how=(NAME_STEPS,))
+    steps = [step((), of=TOPOLOGY, how=())]
+    for one in missing:
+        brought = switched_on(one.exporter, one.metrics, is_there=one.is_there)
+        steps.append(step(brought, of=one.exporter, how=one.how, is_there=one.is_there))
+    return min((one for one in steps if one.adds), key=_effort, default=None)
+
+
+def _effort(step: NextStep) -> tuple[bool, bool, int]:
+    needs_both = bool(step.sections) and step.of != TOPOLOGY
+    return needs_both, not step.is_there, -len(step.adds)
 
 
 def verdict(known: Sequence[FindableCause], step: NextStep | None) -> str:
@@ -158,6 +194,9 @@ def verdict(known: Sequence[FindableCause], step: NextStep | None) -> str:
         return f"{told}, and nothing that is known to be missing would add another."
     if step.of == STEPS:
         told += f", {'but' if found else 'and'} no slowdown of a run is seen or priced"
-    how = f"Let {step.of} show more, as listed above." if step.is_there else " ".join(step.how)
+    how = [f"Let {step.of} show more, as listed above."] if step.is_there else [*step.how]
+    if step.sections:
+        where = ", ".join(step.sections)
+        how.append(f"Add your {where} to the topology file (`holdfast doctor --write FILE` begins one).")
     adds = f" It adds {len(step.adds):,}: {', '.join(step.adds)}." if step.adds else ""
-    return f"{told}. The cheapest next step: {how}{adds}"
+    return f"{told}. The cheapest next step: {' '.join(how)}{adds}"
