@@ -214,7 +214,7 @@ def test_a_file_that_has_grown_goes_on_with_its_run(
     holdfast: Any, tmp_path: Path, head: str, line: str
 ) -> None:
     path = tmp_path / "steps.csv"
-    for new, last in ((1, 1), (0, 1), (29, 30), (170, 200), (300, 500), (0, 500)):
+    for new, last in ((2, 2), (0, 2), (28, 30), (170, 200), (300, 500), (0, 500)):
         lines = [line.format(step=step, at_s=BEGAN_S + 10 * step, loss=step) for step in range(last)]
         path.write_text(head + "".join(lines), encoding="utf-8")
         done = holdfast("import", path)
@@ -284,6 +284,14 @@ def test_a_log_without_dates_changes_nothing_of_a_run_with_dates(
         del report["run"]
     assert told[0] == told[1]
     assert (told[0]["paid_gpu_ns"], told[0]["counts"]["steps"]) == (8 * 490 * 10**9, 50)
+
+
+def test_a_log_whose_steps_begin_anew_is_refused_whole(holdfast: Any, tmp_path: Path) -> None:
+    lines = [f"epoch {epoch} step {step}: loss 5\n" for epoch in (1, 2) for step in range(3_000)]
+    (tmp_path / "train.log").write_text("".join(lines), encoding="utf-8")
+    refused = holdfast("import", "train.log")
+    assert (refused.code, "go back from 2,999 to 0" in refused.err) == (2, True)
+    assert "has no runs yet" in holdfast("runs").err
 
 
 def read_bytes() -> int:

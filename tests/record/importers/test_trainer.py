@@ -90,6 +90,63 @@ def test_a_log_without_times_has_its_steps_and_losses(text: str) -> None:
     assert trainer.is_log(text.encode())
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-11-01 10:00:00,123 INFO step 1: loss 2.0\n2026-11-01 10:00:10,123 INFO step 2: loss 1.9\n",
+        "[2026/11/01 10:00:00.123] step 1: loss 2.0\n[2026/11/01 10:00:10.123] step 2: loss 1.9\n",
+        "rank0 2026-11-01T11:00:00.123+01:00 step 1: loss 2.0\n"
+        "rank0 2026-11-01T10:00:10.123Z step 2: loss 1.9\n",
+        '{"created_at": "2026-11-01T10:00:00.123Z", "step": 1, "loss": 2.0}\n'
+        '{"created_at": "2026-11-01T10:00:10.123Z", "step": 2, "loss": 1.9}\n',
+    ],
+)
+def test_a_date_in_a_line_is_read(text: str) -> None:
+    began_ns = 1_793_527_200_123_000_000
+    events, reading = read(text, run="r")
+    assert steps(events) == [("r", 1, began_ns), ("r", 2, began_ns + 10 * S)]
+    assert "no times" not in reading.sentences["r"]
+
+
+def test_steps_may_have_commas_in_their_thousands() -> None:
+    events, _ = read("step 1,000: loss 2.0\nstep 12,000,loss 1.9\n", run="r")
+    assert losses(events) == [("r", 1_000, "2.0"), ("r", 12_000, "1.9")]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "step 100: val loss 9.9",
+        "step 100: validation_loss=9.9",
+        "step 100 eval/loss: 9.9",
+        "eval step 100: loss 9.9",
+        "[test] step 100: loss 9.9",
+    ],
+)
+def test_only_the_loss_of_training_counts(other: str) -> None:
+    events, _ = read(f"step 50: loss 2.0\n{other}\nstep 100: val loss 9.9, train_loss 1.9\n", run="r")
+    assert losses(events) == [("r", 50, "2.0"), ("r", 100, "1.9")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "epoch 1 step 10: loss 5\nepoch 1 step 20: loss 4\nepoch 2 step 10: loss 3\n",
+        "step 10: loss 5\nstep 20: loss 4\nstep 10: loss 3\n",
+        '{"epoch": 1, "step": 20, "loss": 4, "time": 1772442000}\n'
+        '{"epoch": 2, "step": 10, "loss": 3, "time": 1772442010}\n',
+    ],
+)
+def test_steps_that_begin_anew_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="go back from 20 to 10"):
+        read(text, run="r")
+
+
+def test_a_restart_with_times_may_go_back() -> None:
+    events, _ = read("_step,Wall Time,epoch\n1,1772442000,1\n2,1772442010,1\n1,1772442020,1\n", run="r")
+    assert [step for _, step, _ in steps(events)] == [1, 2, 1]
+
+
 def test_the_same_log_grown_has_the_same_events() -> None:
     before, _ = read(EXPORT)
     after, _ = read(EXPORT + '"30","5","5","5","4","4","4"\n')
@@ -102,6 +159,9 @@ def test_the_same_log_grown_has_the_same_events() -> None:
         "",
         "a,b\n1,2\n",
         "the next step is ours, and the loss is not 5\n",
+        "The step 3 of this README: loss 5 is large.\n",
+        "Step 1: install it.\nStep 2: train; step 2 has loss 5.\nStep 3: see that step 3 has loss 4.\n"
+        "Step 4: stop.\nStep 5: rest.\n",
         "# TYPE x gauge\nx 1\n",
         '{"loss": 1}\n',
         "\0\1\2",

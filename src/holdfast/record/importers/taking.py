@@ -1,5 +1,6 @@
 """Takes a file or a directory into a store: a journal, a known format, or a log of steps."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from io import BytesIO
@@ -85,6 +86,8 @@ class Taking(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def _take_trainer_log(self, path: Path) -> FileResult:
         left_out: set[str] = set()
         with self.watched(path) as watch, readable(str(path)), path.open("rb") as stream:
+            deque(trainer.read(Lines(stream, str(path)), self.options), maxlen=0)  # refused whole, or not
+            stream.seek(0)
             reading = trainer.read(Lines(stream, str(path), watch), self.options)
             ingested = self.store.ingest(self._without_dated(self._own(path, reading), left_out))
         if left_out and not ingested.new + ingested.known + ingested.conflicting:

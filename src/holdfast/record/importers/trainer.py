@@ -25,7 +25,10 @@ from holdfast.wording.units import SECOND_NS
 SOURCE = events.UNTIMED
 UNTIMED_NS = 0
 STEP_NAMES = ("_step", "step", "steps", "global_step", "total_steps", "iteration", "iter")
-TIME_NAMES = ("_timestamp", "timestamp", "wall time", "wall_time", "time", "ts")
+TIME_NAMES = (
+    *("_timestamp", "timestamp", "@timestamp", "wall time", "wall_time", "time", "ts"),
+    *("created_at", "logged_at", "datetime", "asctime"),
+)
 SINCE_NAMES = ("_runtime", "relative time (process)", "relative time (wall)")
 OTHER_LOSSES = re.compile(r"val|eval|test")
 RUN_MARK = " - "
@@ -35,12 +38,21 @@ SINCE_S_MAX = 10**9
 RUNS_NAMED_MAX = 5
 HINT = "With a time in each line (`_timestamp` in W&B's history) both would be."
 
-_TEXT = re.compile(
-    r"\b(?:step|iter|iteration)\b\W{0,12}(?P<step>\d{1,16})\b.*?\bloss\b\W{0,4}?"
+_STEP = re.compile(
+    r"(?:\b(?P<kind>[a-z]+)\W{1,3})?\b(?:step|iter|iteration)\b\W{0,12}"
+    r"(?P<step>\d{1,3}(?:,\d{3})+|\d{1,16})\b",
+    re.IGNORECASE,
+)
+_LOSS = re.compile(
+    r"(?:(?P<kind>[a-z]+)[ _/.-]{1,2})?(?<![a-z])loss\b\W{0,4}?"
     r"(?P<loss>[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))",
     re.IGNORECASE,
 )
 """`step 50: loss 0.12`, `iteration 10/ 500 | ... lm loss: 1.0E+01 |`."""
+_STAMP = re.compile(r"\d{4}[-/]\d\d[-/]\d\d[Tt ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: ?(?:Z|[+-]\d\d:?\d\d)\b)?")
+_EPOCH = re.compile(r"\bepoch\b\W{0,4}(\d{1,9})\b", re.IGNORECASE)
+STEPS_MIN = 2
+"""A text with fewer steps is no log but mentions one."""
 _row: msgspec.json.Decoder[dict[str, object]] = msgspec.json.Decoder(dict[str, object])
 
 
@@ -61,12 +73,14 @@ class LoggedRun(msgspec.Struct, kw_only=True):
     last: int = 0
     loss_first: str = ""
     loss_last: str = ""
+    latest: int = 0
+    epoch: float = 0.0
     is_timed: bool = False
     is_dated: bool = False
 
     def take(self, one: _Logged, *, is_dated: bool) -> None:
         self.first = one.step if not self.steps else min(self.first, one.step)
-        self.last = max(self.last, one.step)
+        self.last, self.latest = max(self.last, one.step), one.step
         self.loss_first, self.loss_last = self.loss_first or one.loss, one.loss or self.loss_last
         self.steps += 1
         self.is_timed, self.is_dated = self.is_timed or one.at_ns > UNTIMED_NS, self.is_dated or is_dated
@@ -122,7 +136,15 @@ class TrainerReading(intake.FileReading):
         intake.require_name("run", run)
         when, is_dated = _when(row)
         one = _Logged(run, step, UNTIMED_NS if when is None else when, _loss(row))
-        self.found.setdefault(run, LoggedRun()).take(one, is_dated=is_dated)
+        known, epoch = self.found.setdefault(run, LoggedRun()), _epoch(row)
+        if step < known.latest and (when is None or epoch > known.epoch):
+            raise InputError(
+                f"The steps in {self._lines.name} go back from {known.latest:,} to {step:,}: they count anew "
+                "in each epoch or attempt.",
+                hint="Log a step that counts on through all epochs, and a time in each line.",
+            )
+        known.take(one, is_dated=is_dated)
+        known.epoch = epoch
         return one
 
 
@@ -157,14 +179,36 @@ def _rows(lines: intake.Lines, given_run: str | None) -> Iterator[Iterable[Mappi
                 lines.skip(number, f"it has {len(cells)} cells and the header {len(heads)}")
                 continue
             yield _by_run(heads, cells)
-        elif found := _TEXT.search(text):
-            yield [found.groupdict()]
+        elif row := _text_row(text):
+            yield [row]
         elif text.lstrip().startswith("{"):
             try:
                 row = decoded(_row, content)
             except UNDECODABLE:
                 continue
             yield [{name.lower(): value for name, value in row.items() if value is not None}]
+
+
+def _text_row(text: str) -> dict[str, object] | None:
+    """The values in a line of text; None if it does not tell of a step of training and its loss."""
+    step = _STEP.search(text)
+    if step is None or _is_other(step["kind"]):
+        return None
+    losses = (found["loss"] for found in _LOSS.finditer(text, step.end()) if not _is_other(found["kind"]))
+    loss = next(losses, None)
+    if loss is None:
+        return None
+    row: dict[str, object] = {"step": step["step"].replace(",", ""), "loss": loss}
+    if stamp := _STAMP.search(text, 0, step.start()):
+        row["time"] = stamp[0].replace("/", "-")
+    if epoch := _EPOCH.search(text):
+        row["epoch"] = epoch[1]
+    return row
+
+
+def _is_other(kind: str | None) -> bool:
+    """Whether this word before a step or a loss says that it is not of training."""
+    return kind is not None and OTHER_LOSSES.match(kind.lower()) is not None
 
 
 def _heads(text: str) -> list[str]:
@@ -218,6 +262,13 @@ def _step(row: Mapping[str, object]) -> int | None:
     return None
 
 
+def _epoch(row: Mapping[str, object]) -> float:
+    try:
+        return float(str(row.get("epoch", "")))
+    except ValueError:
+        return 0.0
+
+
 def _when(row: Mapping[str, object]) -> tuple[int | None, bool]:
     """The step's time, or that since the start; and whether its date is known."""
     for name in TIME_NAMES:
@@ -253,6 +304,14 @@ def read(lines: intake.Lines, options: intake.Options) -> TrainerReading:
 
 def is_log(ends: bytes) -> bool:
     """Whether a file with this head and tail has steps in a form that is read here."""
+    texts = [
+        line for line in ends.decode("utf-8", "replace").splitlines() if not line.lstrip().startswith("{")
+    ]
+    mentions = [line for line in texts if _STEP.search(line)]
+    if mentions:
+        with_loss = sum(_LOSS.search(line) is not None for line in mentions)
+        steps = {row["step"] for line in mentions if (row := _text_row(line))}
+        return len(steps) >= STEPS_MIN and 2 * with_loss >= len(mentions)
     reading = TrainerReading(intake.Lines(BytesIO(ends), ""), intake.Options(run="-"))
     try:
         return next(iter(reading), None) is not None
