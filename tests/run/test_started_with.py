@@ -98,6 +98,20 @@ def test_secrets_are_not_kept() -> None:
         "--user hf_SECRETSECRET",
         "https://host/path?token=SECRET",
         "MY_PASSWORD=7",
+        "--url https://host/path?page=1&access_token=SECRET&size=1",
+        "--url=https://host/path?sv=1&sig=SECRET",
+        "https://host/path?X-Amz-Expires=60&X-Amz-Signature=SECRET",
+        '--json {"api_key":"SECRET","query":"a=b"}',
+        '--json={"headers":{"Authorization":"Basic\N{NO-BREAK SPACE}SECRET"}}',
+        '--json {"text":"{\\"api_key\\":\\"SECRET\\"}"}',
+        '--json {"max_tokens":512,"tokens":["SECRET"]}',
+        "--settings {api_key:\N{NO-BREAK SPACE}SECRET,lr:1}",
+        "--header X-Api-Key:SECRET",
+        "--header Authorization:\N{NO-BREAK SPACE}Basic\N{NO-BREAK SPACE}SECRET",
+        "--dsn host=a\N{NO-BREAK SPACE}password=SECRET",
+        "--pw SECRET",
+        "--db-pass SECRET",
+        "--sig=SECRET&SECRET",
     ],
 )
 def test_no_form_of_a_secret_is_kept(words: str) -> None:
@@ -107,7 +121,16 @@ def test_no_form_of_a_secret_is_kept(words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["--num-key-value-heads 8", "--max_tokens=2e6", "--tokenizer gpt2", "--keyframes a", "path=a"]
+    "words",
+    [
+        "--num-key-value-heads 8",
+        "--max_tokens=2e6",
+        "--tokenizer gpt2",
+        "--keyframes a",
+        "path=a",
+        "--url https://host:80/path?page=2&size=3",
+        '--json {"max_tokens":512,"passes":3,"lr":0.1}',
+    ],
 )
 def test_what_only_sounds_like_a_secret_is_kept(words: str) -> None:
     assert " ".join(started_with("train.py", None, words.split()).arguments) == words

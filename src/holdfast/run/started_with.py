@@ -28,10 +28,21 @@ HIDDEN = "…"
 
 _SETTINGS = re.compile(r"(?:.*=)?(.+\.(?:ya?ml|toml|ini|cfg|py|sh))")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_SECRET = re.compile(r"auth|authorization|bearer|credentials?|.*(?:passwords?|passwd|passphrase|secrets?)")
-_MAYBE_SECRET = re.compile(r"keys?|pat|tokens|.*(?:apikey|token)")
+_SECRET = re.compile(
+    r"auth|authorization|bearer|cookies?|creds?|credentials?|pwd?|webhooks?"
+    r"|.*(?:passwords?|passwd|passphrase|secrets?)"
+)
+_MAYBE_SECRET = re.compile(r"keys?|pass|pat|sig|signature|tokens|.*(?:apikey|token)")
 """These words are also of counts, as in `--num-key-value-heads 8`: a plain number is then no secret."""
-_NUMBER = re.compile(r"[-+.\de_]{1,12}|true|false", re.IGNORECASE)
+_NUMBER = re.compile(r"[-+.\de_]{1,12}|true|false|null", re.IGNORECASE)
+_PLAIN_NAME = re.compile(r"[\w.~+/-]+")
+_NAME_INSIDE = re.compile(r"""([\w.-]++)\\*+["']?\s*+[=:]\s*+""")
+"""A name before its value within an argument: of a URL's parameter, of JSON, of a header."""
+_VALUE_INSIDE = re.compile(
+    r""""(?:[^"\\]|\\.)*+"|'[^']*+'|(?:[-+.\de_]{1,12}|true|false|null)(?=[\s,;&}\]]|$)|[^&]+""",
+    re.IGNORECASE,
+)
+"""Without quotes it may go on to the argument's end, or to the next parameter of a URL."""
 _LOGIN = re.compile(r"(://)[^/@\s]+@")
 _BEARER = re.compile(r"(bearer\s+)\S+", re.IGNORECASE)
 _TOKEN = re.compile(r"\b(hf_|sk-|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AKIA)[\w-]{8,}")
@@ -150,7 +161,7 @@ def _kept(arguments: Sequence[str]) -> Iterator[str]:
         name, mark, value = argument.partition("=")
         if option and not _LONG_OPTION.match(argument) and _is_secret(option, argument):
             yield HIDDEN
-        elif mark and _is_secret(name, value):
+        elif mark and _PLAIN_NAME.fullmatch(name) and _is_secret(name, value):
             yield f"{_text(name)}={HIDDEN}"
         else:
             yield _cut(_without_secrets(_text(argument)))
@@ -170,7 +181,20 @@ def _is_secret(name: str, value: str) -> bool:
 
 def _without_secrets(text: str) -> str:
     text = _BEARER.sub(rf"\1{HIDDEN}", _LOGIN.sub(rf"\1{HIDDEN}@", text))
-    return _TOKEN.sub(rf"\1{HIDDEN}", text)
+    return _TOKEN.sub(rf"\1{HIDDEN}", "".join(_without_secrets_inside(text)))
+
+
+def _without_secrets_inside(text: str) -> Iterator[str]:
+    """The text in pieces, without the values whose name within it tells that they are secret."""
+    shown = 0
+    for name in _NAME_INSIDE.finditer(text):
+        if name.start() < shown or not _is_secret(name[1], ""):
+            continue
+        value = _VALUE_INSIDE.match(text, name.end())
+        if value is not None and _is_secret(name[1], value[0].strip("\"'")):
+            yield f"{text[shown : value.start()]}{HIDDEN}"
+            shown = value.end()
+    yield text[shown:]
 
 
 def _cut(argument: str) -> str:
