@@ -78,6 +78,10 @@ def test_nothing_is_said_to_go_on_after_a_log(holdfast: Any, tmp_path: Path, for
     (listed,) = (one for one in holdfast("runs", "--json").json if one["run"] == run)
     assert (listed["is_cut_off"], listed["ended"]) == (True, None)
     assert listed["gpu_hours"] == pytest.approx(told["paid_gpu_ns"] / 3.6e12)
+    assert told["paid_gpu_ns"] > 0
+    assert [one for one in spent["remarks"] if f"nothing is counted after it: {run}" in one]
+    remarks = holdfast("cost", run, "--json").json["remarks"]
+    assert [one for one in remarks if one.startswith("The log ends before the run does")]
     pages = tmp_path / "report.html", tmp_path / "finance.html"
     holdfast("report", run, "--html", pages[0])
     holdfast("finance", "--html", pages[1])

@@ -179,6 +179,22 @@ def test_a_job_is_told_as_far_as_it_got(
     assert life(told(job(state=state, times=times))) == expected
 
 
+@pytest.mark.parametrize("state", ["RUNNING", "SUSPENDED", "COMPLETING"])
+def test_a_job_that_has_not_ended_holds_its_gpus_until_the_newest_moment_in_the_file(state: str) -> None:
+    going = job(state=state, times=(at(0), at(5), "Unknown"))
+    newer = [
+        job("78", times=(at(6), at(20), at(30))),
+        job("79", "PENDING", times=(at(31), at(50), "Unknown")),
+    ]
+    for rows in ((going, *newer), (*newer, going)):
+        events = [event for event in told(*rows).events if event.run == "77"]
+        assert [kind_of(event) for event in events] == ["run.submitted", "run.started", "cost.rate"]
+        assert events[-1].occurred_ns == time_ns(at(31))  # not when the waiting job may start
+        assert (events[-1].gpus, events[-1].usd_per_gpu_hour) == (None, None)
+    ended = [event for event in told(job(), *newer).events if isinstance(event, CostRate)]
+    assert not ended
+
+
 def test_a_job_cancelled_in_the_queue_never_started() -> None:
     row = job(state="CANCELLED by 0", times=(at(0), at(3), at(3))).replace("node[01-02]", "None assigned")
     assert life(told(row)) == [("run.submitted", 0), ("run.ended", 3)]
@@ -300,7 +316,9 @@ def test_outputs_put_into_one_file_tell_each_attempt_once_and_keep_its_end() -> 
 def test_ids_stay_when_a_job_goes_on() -> None:
     running = told(job("5"), job(state="RUNNING", times=(at(0), at(5), "Unknown")))
     ended = told(job(), job("5"), job("6"))
-    assert {event.id for event in running.events} < {event.id for event in ended.events}
+    held = {event.id for event in running.events if isinstance(event, CostRate)}
+    assert len(held) == 1
+    assert {event.id for event in running.events} - held < {event.id for event in ended.events}
     assert len({event.id for event in ended.events}) == len(ended.events)
 
 

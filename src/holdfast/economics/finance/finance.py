@@ -36,6 +36,8 @@ from holdfast.wording.units import DAY_NS, HOUR_NS
 
 INCIDENTS_PER_CAUSE = 3
 OPINIONS_SHOWN_MAX = 5
+CUT_OFF_NAMED_MAX = 5
+"""How many of the runs that a log does not end are named, those with the most GPUs first."""
 GB_BYTES = 10**9
 """Clouds charge by this unit."""
 
@@ -419,10 +421,14 @@ class _Reader:
             remarks.append(
                 f"{many(untimed, 'run')} from logs without times: their cost is unknown, and counts as 0."
             )
-        if cut_off := sum(report.is_cut_off and not report.is_untimed for report in reports):
+        if cut_off := [report for report in reports if report.is_cut_off and not report.is_untimed]:
+            cut_off.sort(key=lambda report: (-report.gpus, report.run))
+            named = ", ".join(report.label for report in cut_off[:CUT_OFF_NAMED_MAX])
+            more = len(cut_off) - CUT_OFF_NAMED_MAX
             remarks.append(
-                f"{many(cut_off, 'run')} did not end before the log that tells of them: nothing is counted "
-                "after its last line."
+                f"{many(len(cut_off), 'run')} did not end before the log that tells of "
+                f"{'it' if len(cut_off) == 1 else 'them'}, and nothing is counted after it: "
+                f"{named}{f' and {more:,} more' if more > 0 else ''}."
             )
         if mixed := sum(report.was_on_cpu for report in reports):
             remarks.append(

@@ -465,6 +465,12 @@ def _remarks(report: Report, prices: Prices, overruled: str) -> Iterable[str]:
 def _estimates(report: Report, pricing: Pricing) -> Iterable[str]:
     """Remarks on costs that depend on facts missing from the record."""
     said = pricing.prices.currency.said
+    if report.is_cut_off and report.gpus and not report.is_untimed:
+        day = said(pricing.held(report.gpus, report.last_ns, report.last_ns + DAY_NS), decimals=0)
+        yield (
+            "The log ends before the run does, and nothing is counted after it. A day more on its "
+            f"{wording.many(report.gpus, 'GPU')} costs {day}."
+        )
     doubt_gpu_ns = (
         0 if report.reference is None else sum(one.doubt_gpu_ns for one in report.reference.stretches)
     )

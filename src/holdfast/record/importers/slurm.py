@@ -4,6 +4,8 @@ Each job is a run, and each line that `--duplicates` shows of a requeued job is 
 that was resized, a piece of one. Steps belong to their job; they stand for it only if its own line is
 missing. Times are local to the cluster and have no zone: they are taken as UTC.
 
+A job that runs held its GPUs at least until the newest moment in the file, which was written no earlier.
+
 Lines of a job may stand far apart, and accounting files are large: rows wait in a temporary database on disk,
 and memory holds one job at a time.
 """
@@ -67,6 +69,7 @@ class _Rank(IntEnum):
     RESIZE = 4
     FAULT_AT_ONCE = 5
     END_AT_ONCE = 6
+    HELD = 7
 
 
 _WAITING = {"PENDING", "REQUEUE_HOLD", "REQUEUE_FED"}
@@ -113,7 +116,14 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_ns(self) -> int:
-        return min(at for at in (self.submit_ns, self.start_ns, self.end_ns) if at is not None)
+        return min(self._moments())
+
+    @property
+    def last_ns(self) -> int:
+        return max(self._moments())
+
+    def _moments(self) -> list[int]:
+        return [at for at in (self.submit_ns, self.start_ns, self.end_ns) if at is not None]
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -131,14 +141,17 @@ def read(lines: intake.Lines, options: intake.Options) -> intake.FileReading:
     shelf = _Shelf()
     shelf.add_rows(_rows(lines, header, options))
     without = shelf.add_attempts(options.run)
-    found = (event for run, attempts in shelf.runs() for event in _events(run, attempts, options))
+    found = (
+        event for run, attempts in shelf.runs() for event in _events(run, attempts, options, shelf.newest_ns)
+    )
     return intake.FileReading("sacct", lines, found, runs_without_gpus=without)
 
 
 class _Shelf:
-    """Rows on disk, by job; then the attempts they make up, by run and time."""
+    """Rows on disk, by job; then the attempts they make up, by run and time. newest_ns: of all moments."""
 
     def __init__(self) -> None:
+        self.newest_ns = 0
         self._database = sqlite3.connect("")  # a temporary file that SQLite deletes
         self._database.executescript(
             """
@@ -148,8 +161,12 @@ class _Shelf:
         )
 
     def add_rows(self, rows: Iterable[_Row]) -> None:
-        packed = ((row.job, _encoder.encode(row)) for row in rows)
-        self._database.executemany("INSERT INTO row VALUES (?, ?)", packed)
+        self._database.executemany("INSERT INTO row VALUES (?, ?)", self._packed(rows))
+
+    def _packed(self, rows: Iterable[_Row]) -> Iterator[tuple[str, bytes]]:
+        for row in rows:
+            self.newest_ns = max(self.newest_ns, row.last_ns)
+            yield row.job, _encoder.encode(row)
 
     def add_attempts(self, run: str | None) -> int:
         """Add every job's attempts, for a run of its own or for this one. Return how many runs have no
@@ -384,8 +401,11 @@ def _end_order(row: _Row) -> float:
     return float("inf") if row.end_ns is None else row.end_ns
 
 
-def _events(run: str, rows: Iterable[_Row], options: intake.Options) -> Iterator[events.AnyEvent]:
-    """Every attempt at the run; rows: in order of time."""
+def _events(
+    run: str, rows: Iterable[_Row], options: intake.Options, newest_ns: int
+) -> Iterator[events.AnyEvent]:
+    """Every attempt at the run; rows: in order of time. newest_ns: the newest moment in the file."""
+    row: _Row | None = None
     for number, row in enumerate(rows):
         if number == 0:
             yield from intake.declarations(run, row.first_ns, options, _SOURCE, gpus=row.gpus)
@@ -393,6 +413,14 @@ def _events(run: str, rows: Iterable[_Row], options: intake.Options) -> Iterator
         outcome = OUTCOMES[row.state]
         if outcome is not None and row.end_ns is not None:
             yield from _ended(run, row, outcome, row.end_ns)
+    if row is not None and _holds(row) and newest_ns > row.last_ns:
+        facts = intake.said(run, row.job, _Rank.HELD.name, newest_ns)
+        yield intake.made(events.CostRate, _SOURCE, run, newest_ns, facts, rank=_Rank.HELD)
+
+
+def _holds(row: _Row) -> bool:
+    """Whether the attempt had its GPUs when the file was written."""
+    return row.start_ns is not None and row.end_ns is None and OUTCOMES[row.state] is None
 
 
 def _event(
