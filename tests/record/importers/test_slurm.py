@@ -189,8 +189,10 @@ def test_a_job_that_has_not_ended_holds_its_gpus_until_the_newest_moment_in_the_
     for rows in ((going, *newer), (*newer, going)):
         events = [event for event in told(*rows).events if event.run == "77"]
         assert [kind_of(event) for event in events] == ["run.submitted", "run.started", "cost.rate"]
-        assert events[-1].occurred_ns == time_ns(at(31))  # not when the waiting job may start
-        assert (events[-1].gpus, events[-1].usd_per_gpu_hour) == (None, None)
+        held = events[-1]
+        assert isinstance(held, CostRate)
+        assert held.occurred_ns == time_ns(at(31))  # not when the waiting job may start
+        assert (held.gpus, held.usd_per_gpu_hour) == (None, None)
     ended = [event for event in told(job(), *newer).events if isinstance(event, CostRate)]
     assert not ended
 
