@@ -321,7 +321,9 @@ def test_an_interrupt_ends_the_view_and_not_the_run(start: Start, tmp_path: Path
 def test_ctrl_c_leaves_a_detachable_run(start: Start, tmp_path: Path) -> None:
     """The terminal sends SIGINT to the whole process group, as here."""
     start.prefix = ("setsid",)
-    launched = start("--detachable", "--run", "r", "--warm", "0", script=JOINS)
+    late = "    except queue.Empty:\n        if pathlib.Path('late').exists(): print('late', flush=True)\n"
+    script = JOINS.replace("    except queue.Empty:\n", late)
+    launched = start("--detachable", "--run", "r", "--warm", "0", script=script)
     launched.until_printed("generation n0.0$")
     start.endpoint("r")
     os.killpg(launched.process.pid, signal.SIGINT)
@@ -330,8 +332,12 @@ def test_ctrl_c_leaves_a_detachable_run(start: Start, tmp_path: Path) -> None:
     attached = start.attached("r")
     attached.until_printed("generation n0.0$")
     assert all(map(is_alive, launched.pids()))
+    (tmp_path / "late").touch()
+    attached.until_printed("late")
     (tmp_path / "enough").touch()
     assert attached.wait() == 0
+    assert launched.wait() == 130
+    assert not [line for line in launched.out if "late" in line]  # its terminal has been left
     assert [event.outcome for event in start.events(RunEnded)] == ["completed"]
 
 

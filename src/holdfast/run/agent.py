@@ -105,9 +105,16 @@ class Agent:
     """One node of the run, for as long as its connection to the coordinator lasts."""
 
     def __init__(
-        self, assignment: Assignment, node: str, connection: Connection, held: memory.HeldMemory
+        self,
+        assignment: Assignment,
+        node: str,
+        connection: Connection,
+        held: memory.HeldMemory,
+        launcher: int,
     ) -> None:
-        """held: memory that outlives the workers and this agent's connection."""
+        """held: memory that outlives the workers and this agent's connection. launcher: the process that
+        started this one.
+        """
         self._assignment = assignment
         self._held = held
         self._node = node
@@ -116,7 +123,7 @@ class Agent:
         self._workers: dict[str, Worker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
-        self._printer = Printer(on_room=self._resume_soon)
+        self._printer = Printer(on_room=self._resume_soon, shower=launcher)
         self._kernel_log = KernelLog()
         self._copies: dict[Stream, int] = {}
         self._prover = None if assignment.proof is None else Prover(assignment.proof, connection.send)
@@ -382,12 +389,12 @@ async def _join_again(assignment: Assignment, line: Sequence[Address]) -> tuple[
                 raise
 
 
-async def _serve(assignment: Assignment) -> int:
+async def _serve(assignment: Assignment, launcher: int) -> int:
     held = memory.HeldMemory(0 if assignment.snapshot_every == 0 else assignment.slots)
     try:
         node, connection = await _join(assignment, [(assignment.host, assignment.port)])
         while True:
-            code = await Agent(assignment, node, connection, held).serve()
+            code = await Agent(assignment, node, connection, held, launcher).serve()
             if code != EXIT_DISCONNECTED or not connection.line:
                 return code
             node, connection = await _join_again(assignment, connection.line)
@@ -397,13 +404,14 @@ async def _serve(assignment: Assignment) -> int:
 
 def main() -> int:
     """Run the agent as a process that the launcher starts."""
+    launcher = os.getppid()  # before the assignment is read, which the launcher lives to write
     assignment = msgspec.convert(json.load(sys.stdin.buffer), Assignment)
     if assignment.launcher:
         wake_with(assignment.launcher)
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles it
     try:
-        return asyncio.run(_serve(assignment))
+        return asyncio.run(_serve(assignment, launcher))
     except Unreachable:
         return EXIT_DISCONNECTED
     except HoldfastError as error:

@@ -217,9 +217,12 @@ class Printer:
     report in time that its node lives.
     """
 
-    def __init__(self, on_room: Callable[[], None]) -> None:
-        """on_room: called from the thread when there is room again after `is_full`."""
+    def __init__(self, on_room: Callable[[], None], shower: int | None = None) -> None:
+        """on_room: called from the thread when there is room again after `is_full`. shower: the parent
+        process that shows this one's own streams; once it is gone, they take nothing more. None for no such.
+        """
         self._on_room = on_room
+        self._shower = shower
         self._queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self._is_awaited = False
         self._broken: set[int] = set()
@@ -257,11 +260,15 @@ class Printer:
         if line is _END:
             os.close(descriptor)
             self._broken.discard(descriptor)
-        elif descriptor not in self._broken:
+        elif descriptor not in self._broken and self._is_shown(descriptor):
             try:
                 write_whole(descriptor, line)
             except OSError:  # no reader, or the disk is full: training continues unseen
                 self._broken.add(descriptor)
+
+    def _is_shown(self, descriptor: int) -> bool:
+        is_own = self._shower is not None and descriptor in STREAMS.values()
+        return not is_own or os.getppid() == self._shower
 
 
 def write_whole(descriptor: int, data: bytes) -> None:
