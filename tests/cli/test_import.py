@@ -252,9 +252,17 @@ def test_a_log_without_times_is_told_of_without_them(holdfast: Any, tmp_path: Pa
     assert "what it cost is not known" in holdfast("cost", "sky").out
     (listed,) = holdfast("runs", "--json").json
     assert (listed["cost_usd"], listed["gpu_hours"]) == (None, 0)
-    spent = holdfast("finance").out
-    for text in (report, spent, holdfast("runs").out):
-        assert "1970" not in text or text is spent
+    told = holdfast("events", "sky").out.splitlines()
+    assert [" ".join(line.split()) for line in told] == [
+        "time not known cost.rate - gpus=8",
+        "time not known steps - 0 to 80, one in 10 recorded",
+    ]
+    refused = holdfast("diagnose", "sky")
+    assert (refused.code, "Nothing can be said of sky. The log has no times" in refused.err) == (2, True)
+    for verb in ("report", "runs", "finance", "events"):
+        assert "1970" not in holdfast(verb).out
+    assert holdfast("import", write_steps(tmp_path / "dated.csv", 1, 50), "--gpus", "8").code == 0
+    assert "2 runs, 9 Oct 2025, 08:53:30 to 09:01:40 UTC" in holdfast("finance").out
 
 
 UNDATED = {

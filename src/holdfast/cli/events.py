@@ -30,6 +30,7 @@ SHA256_CHARS = 12
 """As much of a fingerprint as tells scripts apart; `--json` has all of it."""
 KIND_AT = 22
 """Where the kind of an event begins in its line."""
+NO_TIME = "time not known"
 PAUSE_TIMES, PAUSE_NS_MIN = 5, 10 * 10**9
 """Without a step for so many usual ones, and at least for so long, steps paused."""
 MEASURED_MIN = 3
@@ -152,6 +153,10 @@ class _Stretch(msgspec.Struct, kw_only=True):
         pause.
         """
         known = self.committed
+        if _is_untimed(event) != _is_untimed(self.first):
+            return False
+        if _is_untimed(event) and isinstance(event, ev.StepWitnessed) and event.step <= self.last.step:
+            return True  # the loss of a step that is counted already
         is_again = isinstance(event, ev.StepCommitted) and known is not None and event.step <= known[1].step
         is_later = event.step >= self.last.step and not is_again
         if not is_later or event.subject != self.first.subject or self.pause_ns(event):
@@ -187,8 +192,9 @@ class _Stretch(msgspec.Struct, kw_only=True):
         told = [f"{first:,}" if first == last else f"{first:,} to {last:,}"]
         if self.committed is not None and self.apart not in (None, (1, 1)):
             told.append(self._recorded(*self.committed))
-        told.append(f"in {wording.duration(self.last.occurred_ns - self.first.occurred_ns)}")
-        if self.count > 1:
+        if not _is_untimed(self.first):
+            told.append(f"in {wording.duration(self.last.occurred_ns - self.first.occurred_ns)}")
+        if self.count > 1 and not _is_untimed(self.first):
             told.append(f"{wording.duration(self._step_ns)} a step")
         if self.paused_ns:
             told.append(f"after {wording.duration(self.paused_ns)} without a step")
@@ -256,8 +262,13 @@ def _line(event: ev.AnyEvent) -> str:
 
 
 def _columns(event: ev.AnyEvent, what: str, details: str) -> str:
-    subject = event.subject or "-"
-    return printable(f"{stamp(event.occurred_ns)}  {what:20}  {subject:12}  {details}".rstrip())
+    subject, when = event.subject or "-", NO_TIME if _is_untimed(event) else stamp(event.occurred_ns)
+    return printable(f"{when:20}  {what:20}  {subject:12}  {details}".rstrip())
+
+
+def _is_untimed(event: ev.AnyEvent) -> bool:
+    """Whether nothing is known of its time: it comes from a log without times."""
+    return ev.is_undated(event) and not event.occurred_ns
 
 
 def _told(event: ev.KnownEvent) -> dict[str, object]:

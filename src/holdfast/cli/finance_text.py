@@ -55,7 +55,8 @@ def _head(console: Console, told: Finance) -> None:
             console.print(sentence)
     runs, teams = wording.many(len(told.runs), "run"), {run.team for run in told.runs if run.team}
     by = f" of {wording.many(len(teams), 'team')}" if teams else ""
-    console.print(f"{runs}{by}, {wording.span(told.first_ns, told.last_ns)}\n", style="dim")
+    when = wording.span(told.first_ns, told.last_ns) if told.last_ns else "times not known"
+    console.print(f"{runs}{by}, {when}\n", style="dim")
 
 
 def _causes(console: Console, told: Finance) -> None:

@@ -23,6 +23,7 @@ from holdfast.diagnose.standing import with_standing
 from holdfast.diagnose.weighing import not_measured
 from holdfast.diagnose.wording import known_runs, stepless
 from holdfast.economics.pricing.prices import Prices
+from holdfast.ledger.remarks import NO_TIMES
 from holdfast.ledger.report import IncidentReport, ReportedPace
 from holdfast.record.errors import InputError, nearest
 from holdfast.record.events import CostRate
@@ -127,7 +128,13 @@ def asked_for(
         return run, at_ns
     found = (summary for summary in store.runs() if summary.run == run and summary.events)
     last_ns = next((summary.last_ns for summary in found), now_ns)
-    if now_ns - last_ns >= FRESH_NS_MAX or cut_off_ns(store, run, now_ns) is not None:
+    cut_ns = cut_off_ns(store, run, now_ns)
+    if cut_ns == 0:
+        raise InputError(
+            f"Nothing can be said of {run}. {NO_TIMES}",
+            hint="Import a log that has a time in each line; or name the time to look at with --at.",
+        )
+    if now_ns - last_ns >= FRESH_NS_MAX or cut_ns is not None:
         return run, ends_ns(store, [run], last_ns).get(run, last_ns)
     return run, ends_ns(store, [run], now_ns).get(run, now_ns)
 

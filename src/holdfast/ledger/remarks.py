@@ -12,6 +12,7 @@ from holdfast.ledger.report import IncidentReport, ReferenceStretch, Report
 from holdfast.ledger.split import Silence
 from holdfast.wording.units import HOUR_NS
 
+NO_TIMES = "The log has no times: steps and their order are known, not how long they took or cost."
 SHOWN_MAX = 3
 """How many remarks of one kind are shown one by one."""
 
@@ -33,7 +34,7 @@ def remarks(told: Report, fold: Fold) -> tuple[str, ...]:
 def _of_the_record(told: Report, fold: Fold) -> Iterator[str]:
     counts, goodput = fold.counts, told.goodput
     if told.is_untimed:
-        yield "The log has no times: steps and their order are known, not how long they took or cost."
+        yield NO_TIMES
         return
     if not told.gpus:
         yield "No GPUs are recorded for this run; import it with --gpus."

@@ -97,7 +97,7 @@ def test_a_log_without_times_has_its_steps_and_losses(text: str) -> None:
         "[2026/11/01 10:00:00.123] step 1: loss 2.0\n[2026/11/01 10:00:10.123] step 2: loss 1.9\n",
         "rank0 2026-11-01T11:00:00.123+01:00 step 1: loss 2.0\n"
         "rank0 2026-11-01T10:00:10.123Z step 2: loss 1.9\n",
-        '{"created_at": "2026-11-01T10:00:00.123Z", "step": 1, "loss": 2.0}\n'
+        '{"step": 1, "loss": 2.0, "created_at": "2026-11-01T10:00:00.123Z"}\n'
         '{"created_at": "2026-11-01T10:00:10.123Z", "step": 2, "loss": 1.9}\n',
     ],
 )

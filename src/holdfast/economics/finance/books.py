@@ -92,7 +92,8 @@ def _reports(
     last_ns = min(max(summary.last_ns for summary in summaries), look.until_ns or 2**63)
     if look.now_ns - last_ns <= SILENT_NS_MAX:
         last_ns = max(last_ns, look.now_ns)  # a run may still be going on
-    first_ns, last_ns = window.clipped(min(summary.first_ns for summary in summaries), last_ns)
+    begins_ns = [one.first_ns for one in summaries if one.last_ns] or [0]  # a log without times is all at 0
+    first_ns, last_ns = window.clipped(min(begins_ns), last_ns)
     cuts = cuts_ns(first_ns, last_ns, prices)
     with reading(summaries) as shown:
         return [read_run(store, summary.run, look, cuts) for summary in shown]

@@ -80,7 +80,8 @@ class _Reader:
         self.reports = reports
         self.prices = prices
         self.question = question
-        self.first_ns = min(report.first_ns for report in reports)
+        timed = [report for report in reports if not report.is_untimed] or reports
+        self.first_ns = min(report.first_ns for report in timed)
         ends_ns = (one.last_ns if one.accrued is None else one.accrued.to_ns for one in reports)
         self.last_ns = max(self.first_ns, *ends_ns)
         self.edges_ns = edges_ns(self.first_ns, self.last_ns)
@@ -94,7 +95,7 @@ class _Reader:
         self.priced = {report.run: self.pricing[report.run].charges(self.cuts_ns) for report in reports}
         self.charges = [
             (report, part)  # each within one stretch and one month
-            for report in reports
+            for report in timed
             for charge in self.priced[report.run]
             for part in _divided(charge, self.cuts_ns)
         ]

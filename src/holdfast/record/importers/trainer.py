@@ -179,14 +179,19 @@ def _rows(lines: intake.Lines, given_run: str | None) -> Iterator[Iterable[Mappi
                 lines.skip(number, f"it has {len(cells)} cells and the header {len(heads)}")
                 continue
             yield _by_run(heads, cells)
-        elif row := _text_row(text):
+        elif row := _json_values(content) or _text_row(text):
             yield [row]
-        elif text.lstrip().startswith("{"):
-            try:
-                row = decoded(_row, content)
-            except UNDECODABLE:
-                continue
-            yield [{name.lower(): value for name, value in row.items() if value is not None}]
+
+
+def _json_values(content: bytes) -> dict[str, object]:
+    """The values in a line of JSON; empty for any other line."""
+    if not content.lstrip().startswith(b"{"):
+        return {}
+    try:
+        row = decoded(_row, content)
+    except UNDECODABLE:
+        return {}
+    return {name.lower(): value for name, value in row.items() if value is not None}
 
 
 def _text_row(text: str) -> dict[str, object] | None:
