@@ -59,6 +59,47 @@ def test_a_step_that_the_run_did_not_come_to_is_a_mistake(holdfast: Callable[...
     assert "The run big has no step 8: it ended at step 6." in told.err
 
 
+@pytest.mark.parametrize(("step", "model"), [(200, "one"), (201, "other"), (225, "other")])
+def test_the_script_is_compared_with_what_did_the_step(
+    holdfast: Callable[..., Any], tmp_path: Path, step: int, model: str
+) -> None:
+    """The run was started again with other arguments, from the checkpoint of step 200."""
+    with Recorder(tmp_path / "home" / "journal", run="changed") as recorder:
+        recorder.record(GenerationOpened, members=("n0.0",), step=0, lanes=8, seed=1, model="one")
+        recorder.record(StepCommitted, step=220)
+        recorder.record(GenerationOpened, members=("n0.0",), step=200, lanes=8, seed=1, model="other")
+        recorder.record(GenerationOpened, members=("n0.1",), step=210)
+        recorder.record(StepCommitted, step=240)
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace("order.skipped", "order.model"))
+    told = holdfast("replay", "--long", "changed", str(step), "3", script, PRINT)
+    assert (told.code, f"own words {model} " in told.err) == (0, True), told
+
+
+@pytest.mark.parametrize(
+    ("setup", "lane", "sentence"),
+    [
+        ({"lanes": 8, "model": "one"}, 8, "There is no lane 8: the run wide has 8."),
+        ({"lanes": 8}, 7, "The model of the run wide is sharded: its steps cannot be replayed."),
+    ],
+)
+def test_what_the_record_rules_out_is_not_begun(
+    holdfast: Callable[..., Any],
+    script: Path,
+    tmp_path: Path,
+    setup: dict[str, Any],
+    lane: int,
+    sentence: str,
+) -> None:
+    with Recorder(tmp_path / "home" / "journal", run="wide") as recorder:
+        recorder.record(GenerationOpened, members=("n0.0",), step=0, seed=1, **setup)
+        recorder.record(StepCommitted, step=7)
+    told = holdfast("replay", "wide", "7", str(lane), script, PRINT)
+    assert told.code == 2
+    assert sentence in told.err
+    assert "the script's own words" not in told.err
+
+
 def test_programs_can_read_it(holdfast: Callable[..., Any], script: Path) -> None:
     told = holdfast("replay", "--json", "big", "7", "3", script, PRINT)
     assert (told.json["is_same"], told.json["recorded_print"], told.json["loss"]) == (True, PRINT, "nan")

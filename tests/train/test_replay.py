@@ -70,7 +70,7 @@ def test_lanes_that_the_run_skipped_are_skipped(alone: Path, monkeypatch: pytest
     [
         ({"lanes": 8}, "The run had lanes=8, this script has lanes=4."),
         ({"seed": 2}, "The run had seed=2, this script has seed=1."),
-        ({"model": "another"}, "This script builds another model than the run had."),
+        ({"model": "another"}, "such as the learning rate, is not what the run had at step 2."),
     ],
 )
 def test_another_script_is_a_mistake(

@@ -79,8 +79,9 @@ class RecordedLane(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, store: Store, run: str, step: int, lane: int) -> Self:
-        """Read a lane from the record. Raise `InputError` if the run did not get that far. The step after its
-        last one is allowed, because it may have started and be the reason why the run ended.
+        """Read a lane from the record. Raise `InputError` if the run has no such lane, is sharded, or did not
+        get that far. The step after its last one is allowed, because it may have started and be the reason
+        why the run ended.
         """
         last, before = 0, deque[StepCommitted](maxlen=PACED_STEPS_MAX)
         for event in store.select(Selection(run=run, kinds=("step.committed",))):
@@ -98,6 +99,15 @@ class RecordedLane(msgspec.Struct, frozen=True, kw_only=True):
             if isinstance(event, LaneExamined) and (event.step, event.lane) == (step, lane)
         ]
         order = ReplayOrder(step=step, lane=lane, result="").told_of(store, run)
+        if order.lanes is not None and lane >= order.lanes:
+            raise InputError(
+                f"There is no lane {lane}: the run {run} has {order.lanes}.", hint="Lanes count from 0."
+            )
+        if order.lanes is not None and not order.model:
+            raise InputError(
+                f"The model of the run {run} is sharded: its steps cannot be replayed.",
+                hint="Replay only works for models that are not sharded.",
+            )
         opened = [
             event
             for event in store.select(Selection(run=run, kinds=("generation.opened",)))

@@ -36,10 +36,13 @@ class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True):
     begins: int | None = None
 
     def told_of(self, store: Store, run: str) -> Self:
-        """The order with the recorded facts about a run."""
+        """The order with the recorded facts about a run, as it was set up when it last did this step."""
         skipped = skipped_in(store.select(Selection(run=run, kinds=("step.committed",))))
         opened = store.select(Selection(run=run, kinds=("generation.opened",)))
-        setup = next((one for one in opened if isinstance(one, GenerationOpened) and one.lanes), None)
+        setup = None
+        for one in opened:
+            if isinstance(one, GenerationOpened) and one.lanes and (one.step or 0) < self.step:
+                setup = one
         told = msgspec.structs.replace(self, skipped=skipped)
         if setup is None:
             return told

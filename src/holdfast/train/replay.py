@@ -40,7 +40,11 @@ class Replaying(Alone):
             if was is not None and was != is_now:
                 raise InputError(f"The run had {what}={was}, this script has {what}={is_now}.", hint=SAME)
         if order.model not in ("", setup.model):
-            raise InputError("This script builds another model than the run had.", hint=SAME)
+            raise InputError(
+                "This script's model or optimizer, or a setting of them such as the learning rate, is not "
+                f"what the run had at step {order.step}.",
+                hint=SAME,
+            )
         if order.lane is not None and order.lane >= setup.lanes:
             raise InputError(
                 f"There is no lane {order.lane}: the run has {setup.lanes}.", hint="Lanes count from 0."
