@@ -253,6 +253,25 @@ def test_a_run_has_the_same_price_everywhere(
     assert found == pytest.approx(dict.fromkeys(found, usd))
 
 
+def test_a_share_of_what_is_known_is_not_called_one_of_all(holdfast: Holdfast, tmp_path: Path) -> None:
+    """Less than 1 % is not known, but the useful share has other digits with it: 89.9 %, 89.5 % of all."""
+    run = Lines("brief", "a").tell(0, ReferenceDeclared, step_ns=MINUTE_NS)
+    run.stepping(1, first=0, last=536).tell(10, RunEnded, outcome="completed")
+    taken_in(holdfast, tmp_path, run)
+    split = holdfast("report", "brief", "--json").json["split"]
+    useful, lost, unknown = (split[name] for name in ("useful_gpu_ns", "lost_gpu_ns", "unknown_gpu_ns"))
+    of_known, of_all = useful / (useful + lost), useful / (useful + lost + unknown)
+    assert 0 < unknown < 0.01 * (useful + lost)
+    assert (wording.percent(of_known), wording.percent(of_all)) == ("89.9 %", "89.5 %")
+    agree(asked(holdfast, "brief"))
+    shown = " ".join(holdfast("report", "brief").out.split())
+    assert "89.9 % of the 995 GPU-hours that are known were useful. Of all 1,000 GPU-hours paid" in shown
+    finance = " ".join(holdfast("finance", "--run", "brief").out.split())
+    assert "2,000 USD spent. Of the 1,990 USD that is known, 89.9 % was useful" in finance
+    page = html.unescape(holdfast("report", "brief", "--html", "-").out)
+    assert "of the GPU time that is known was useful" in page
+
+
 def _middle(spread: dict[str, float] | float) -> float:
     return spread["p50"] if isinstance(spread, dict) else spread
 

@@ -143,7 +143,7 @@ def _headline(told: Report, amounts: wording.Amounts) -> str:
     useful = wording.resting(wording.percent(told.goodput.total), told.goodput.basis)
     split, bounds = told.split, told.goodput.bounds
     of_known = f"{useful} of {paid} were useful."
-    if split.unknown_matters and bounds is not None:
+    if split.is_partly_known and bounds is not None:
         known = amounts.hours(split.known_gpu_ns)
         of_known = f"{useful} of the {known} {told.counted}-hours that are known were useful. "
         of_known += f"Of all {paid}, {wording.between(bounds)} were."

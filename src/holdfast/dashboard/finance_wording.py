@@ -10,7 +10,7 @@ from holdfast.economics.finance.wastes import UnknownSpend, Waste
 from holdfast.economics.pricing.prices import Priced
 from holdfast.economics.pricing.spending import usd_per_hour
 from holdfast.ledger.counts import MovedFor
-from holdfast.ledger.split import unknown_matters
+from holdfast.ledger.split import is_partly_known, unknown_matters
 
 NO_TEAM = "no team named"
 NO_PROJECT = "no project named"
@@ -39,7 +39,7 @@ def headline(told: Finance) -> str:
     if told.useful_share is None:
         return f"{wording.usd(told.spend.usd)} spent, and nothing recorded says what it brought."
     spent, lost = wording.usd(told.spend.usd), wording.usd(told.waste.usd)
-    if told.accrued.gpu_ns or has_unknown(told):
+    if _is_of_known(told):
         known = wording.usd(told.known.usd)
         useful = wording.resting(f"{wording.percent(told.useful_share)} was useful", told.basis)
         return f"{spent} spent. Of the {known} that is known, {useful}, {lost} lost."
@@ -50,6 +50,12 @@ def headline(told: Finance) -> str:
 def has_unknown(of: Balance) -> bool:
     """Whether so much of it is not known that a reader must be told."""
     return unknown_matters(of.unknown.gpu_ns, of.spend.gpu_ns)
+
+
+def _is_of_known(told: Finance) -> bool:
+    """Whether its useful share must be called one of what is known."""
+    parts = told.useful.gpu_ns, told.waste.gpu_ns, told.unknown.gpu_ns
+    return told.accrued.gpu_ns > 0 or is_partly_known(*parts)
 
 
 def unknown(told: Finance) -> str:
@@ -71,7 +77,7 @@ def silence(found: UnknownSpend) -> str:
 
 def whole(told: Finance) -> str:
     """The name of the whole that shares refer to."""
-    return "what is known" if told.accrued.gpu_ns or has_unknown(told) else "the spend"
+    return "what is known" if _is_of_known(told) else "the spend"
 
 
 def hourly(told: Finance) -> str:

@@ -110,7 +110,7 @@ def _headline(report: Report, amounts: wording.Amounts) -> _Headline:
             more="The run reported neither steps nor checkpoints, only that it had the GPUs.",
         )
     whole, more = f"the {report.counted} time paid for", ""
-    if split.unknown_matters and bounds is not None:
+    if split.is_partly_known and bounds is not None:
         whole = f"the {report.counted} time that is known"
         unknown = amounts.share(split.unknown_gpu_ns)
         useful_of_all = wording.between(bounds)

@@ -51,7 +51,7 @@ def _of_the_record(told: Report, fold: Fold) -> Iterator[str]:
             f"nothing: the run was launched {counts.launches} times."
         )
     if goodput.checkpoint_span is not None and goodput.total is not None:
-        whole = "what is known" if told.split.unknown_matters else "what was paid for"
+        whole = "what is known" if told.split.is_partly_known else "what was paid for"
         yield (
             f"Counting saved steps over elapsed time gives {100 * goodput.checkpoint_span:.2f} %. "
             f"Counting GPUs, {100 * goodput.total:.2f} % of {whole} was useful; "

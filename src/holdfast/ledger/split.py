@@ -10,6 +10,7 @@ from typing import Self
 
 import msgspec
 
+from holdfast import wording
 from holdfast.ledger.categories import NOT_SCHEDULED, Category
 
 UNKNOWN_SHARE_MIN = 0.01
@@ -95,6 +96,10 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
         return unknown_matters(self.unknown_gpu_ns, self.paid_gpu_ns)
 
     @property
+    def is_partly_known(self) -> bool:
+        return is_partly_known(self.useful_gpu_ns, self.lost_gpu_ns, self.unknown_gpu_ns)
+
+    @property
     def useful_bounds(self) -> tuple[float, float] | None:
         return bounds(self.useful_gpu_ns, self.lost_gpu_ns, self.unknown_gpu_ns)
 
@@ -116,3 +121,13 @@ def bounds(useful: float, lost: float, unknown: float) -> tuple[float, float] | 
 def unknown_matters(unknown: float, paid: float) -> bool:
     """Whether so much is not known that a reader must be told."""
     return unknown > 0 and unknown >= UNKNOWN_SHARE_MIN * paid
+
+
+def is_partly_known(useful: float, lost: float, unknown: float) -> bool:
+    """Whether a useful share must be called one of what is known: of all that was paid for, it would have
+    other digits, or so much is not known that it matters.
+    """
+    known, paid = useful + lost, useful + lost + unknown
+    return unknown_matters(unknown, paid) or (
+        wording.percent(share(useful, known)) != wording.percent(share(useful, paid))
+    )
