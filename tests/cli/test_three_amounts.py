@@ -253,6 +253,18 @@ def test_a_run_has_the_same_price_everywhere(
     assert found == pytest.approx(dict.fromkeys(found, usd))
 
 
+def test_a_simulated_record_costs_what_the_simulation_said(holdfast: Holdfast, tmp_path: Path) -> None:
+    """The factors count once: the record has the price before them."""
+    prices = tmp_path / "prices.toml"
+    prices.write_text("usd_per_gpu_hour = 3.0\n" + EUROS, encoding="utf-8")
+    asked_for = ("simulate", "--gpus", "128", "--days", "0.1", "--policy", "restart", "--prices", prices)
+    told = holdfast(*asked_for, "--record", tmp_path / "twin.jsonl", "--json").json
+    assert told["usd_per_gpu_hour"] == pytest.approx(3 * 1.19 * 0.8)
+    holdfast("import", tmp_path / "twin.jsonl")
+    report = holdfast("report", "llama3-405b", "--prices", prices, "--json").json
+    assert report["usd_per_gpu_hour"] == pytest.approx(told["usd_per_gpu_hour"])
+
+
 def test_a_share_of_what_is_known_is_not_called_one_of_all(holdfast: Holdfast, tmp_path: Path) -> None:
     """Less than 1 % is not known, but the useful share has other digits with it: 89.9 %, 89.5 % of all."""
     run = Lines("brief", "a").tell(0, ReferenceDeclared, step_ns=MINUTE_NS)

@@ -112,7 +112,7 @@ def _simulate(given: _Flags, prices: Prices) -> Comparison:
         if sys.stderr.isatty() and not given.as_json:
             say(announcement(tasks, processes=given.processes, ray_address=given.ray))
         if given.record is not None:
-            _write_record(tasks[0], given.record)
+            _write_record(tasks[0], given.record, prices)
         return sweep(tasks, processes=given.processes, ray_address=given.ray)
 
     asked = msgspec.convert(given, SimulationAsked, from_attributes=True)
@@ -140,10 +140,13 @@ def _command(asked: _Flags) -> str:
     return shlex.join(words)
 
 
-def _write_record(task: Task, path: Path) -> None:
+def _write_record(task: Task, path: Path, prices: Prices) -> None:
+    """The record has the price before the factors: they multiply a recorded price when it is read."""
     from holdfast.twin.simulation import simulate
 
-    events = simulate(task.study, task.policy, task.seed).events
+    price = msgspec.structs.replace(prices, factors={}).planned(task.study.job.chip)
+    study = msgspec.structs.replace(task.study, usd_per_gpu_hour=price.value)
+    events = simulate(study, task.policy, task.seed).events
     write_file(b"".join(encode(event) + b"\n" for event in events), path, "events")
     click.echo(f"{len(events):,} events are in {printable(str(path))}", err=True)
 
