@@ -291,7 +291,7 @@ def mfu_sentence(mfu_percent: float, row: MfuReference) -> str:
 
 
 def above_published(mfu_percent: float, precision: Precision) -> str:
-    """The end of a sentence about an MFU above every published one; empty for a lower one."""
+    """What to add about an MFU above every published one of its precision; empty about any other."""
     best = max((row.mfu_percent for row in published().mfu if row.precision == precision), default=None)
     if best is None or mfu_percent <= best:
         return ""
