@@ -25,6 +25,13 @@ def test_slowdowns_that_came_and_went_are_plateaus_of_their_own() -> None:
     assert found[-1].end == len(values)
 
 
+def test_short_slowdowns_do_not_hide_each_other() -> None:
+    """One or three minutes each, in steps that are read from a counter six times a minute."""
+    levels = ((26, 2.0), (19, 3.2), (53, 2.0), (10, 3.2), (38, 2.0), (7, 3.2), (10, 2.0), (7, 3.2))
+    found = [(one.end - one.first, round(one.step_s / 2.12, 1)) for one in plateaus_of(steps(*levels))]
+    assert found == [(count, round(level / 2, 1)) for count, level in levels]
+
+
 def test_a_single_long_step_is_no_plateau() -> None:
     values = steps((400, 0.14))
     values[[60, 190, 333]] *= 3

@@ -39,6 +39,9 @@ ALONE_ROWS = 10
 ONSET_SHARE = 0.4
 """Share of the difference that matters. A series beyond this share was already leaving its baseline."""
 
+LEVEL_SHARE = 1e-3
+"""A smaller difference, in shares of the mean, is not a change of level."""
+
 
 class FindingStretch(msgspec.Struct, frozen=True, order=True, gc=False):
     """Rows of one series in which a finding holds. last: inclusive; noticed: where it was long enough."""
@@ -181,6 +184,22 @@ def change(taken: NDArray[np.float64], least: int) -> tuple[int, float]:
     return int(rows[0]), float(scores[0])
 
 
+def change_near(taken: NDArray[np.float64], length: int) -> tuple[int, float]:
+    """The row at which the mean of the `length` rows after it differs most surely from that of the `length`
+    rows before it, and how sure that is, in standard errors. There are at least two such parts.
+    """
+    away = np.concatenate(([0.0], taken - float(taken.mean())))
+    sums, squares = np.cumsum(away), np.cumsum(away**2)
+    means = (sums[length:] - sums[:-length]) / length
+    within = (squares[length:] - squares[:-length]) / length - means**2
+    before, after = means[:-length], means[length:]
+    floor = max(1e-12, (LEVEL_SHARE * float(taken.mean())) ** 2)
+    noise = np.maximum((within[:-length] + within[length:]) * length / (2 * length - 2), floor)
+    scores = np.abs(after - before) / np.sqrt(noise * 2 / length)
+    best = int(np.argmax(scores))
+    return best + length, float(scores[best])
+
+
 def changes(values: Floats, least: int) -> tuple[Rows, NDArray[np.float64]]:
     """The same for each series, using its known readings."""
     known = np.isfinite(values)
@@ -194,8 +213,7 @@ def changes(values: Floats, least: int) -> tuple[Rows, NDArray[np.float64]]:
     left = np.concatenate((np.zeros((1, len(count))), sums[:-1]))
     right = sums[-1:] - left
     within = squares - left**2 / ahead - right**2 / after
-    # Differences below a thousandth of the mean are not a change of level.
-    floor = np.maximum(1e-12, (1e-3 * total / np.maximum(count, 1)) ** 2)
+    floor = np.maximum(1e-12, (LEVEL_SHARE * total / np.maximum(count, 1)) ** 2)
     noise = np.maximum(within / np.maximum(1, count - 2), floor)
     scores = np.abs(right / after - left / ahead) / np.sqrt(noise * (1 / ahead + 1 / after))
     scores = np.where(is_cut, scores, 0.0)

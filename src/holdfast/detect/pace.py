@@ -51,12 +51,8 @@ PLATEAU_T_MIN = 6.0
 """For a change of plateau, in standard errors: among thousands of steps no change is this large by chance."""
 PLATEAU_STEPS_MIN = 3
 PLATEAUS_MAX = 64
-PARTED_STEPS_MAX = 1_024
-PART_STEPS_MIN = 40
-PART_T_MIN = 8.0
-"""Among up to `PARTED_STEPS_MAX` steps, parts of at least `PART_STEPS_MIN` are searched for changes of at
-least `PART_T_MIN` standard errors.
-"""
+PART_STEPS_MIN, PART_T_MIN = 6, 8.0
+"""Two neighbouring parts of at least so many steps differ if their means are this many standard errors apart."""
 KEPT_STEPS_MIN, KEPT_S_MIN = 12, 300.0
 """A plateau that was kept for this long gives the baseline."""
 RECENT_S = 600.0
@@ -284,27 +280,19 @@ def plateaus_of(values: Floats, least: int = PLATEAU_STEPS_MIN) -> Iterator[Pace
 
 
 def _cut(taken: NDArray[np.float64], least: int) -> int | None:
-    """Where the mean changes the most, if it changes. A single cut may miss a short slowdown that has ended,
-    so the parts are searched as well.
+    """Where the mean changes the most, if it changes. Slowdowns that came and went hide each other among all
+    steps, so a change between neighbouring parts counts as well.
     """
-    row, score = compare.change(taken, least)
+    best, score = compare.change(taken, least)
     if score > PLATEAU_T_MIN:
-        return row
-    best, sure = None, PART_T_MIN
-    for first, end in _parts(len(taken)):
-        row, score = compare.change(taken[first:end], max(least, PART_STEPS_MIN // 4))
+        return best
+    best, sure, length = 0, PART_T_MIN, max(least, PART_STEPS_MIN)
+    while 2 * length <= len(taken):
+        row, score = compare.change_near(taken, length)
         if score > sure:
-            best, sure = first + row, score
-    return best
-
-
-def _parts(count: int) -> Iterator[tuple[int, int]]:
-    """Halves, quarters and so on of at most `PARTED_STEPS_MAX` steps, each overlapping the next by half."""
-    length = min(count, PARTED_STEPS_MAX) // 2
-    while length >= PART_STEPS_MIN:
-        for first in range(0, count - length + 1, max(1, length // 2)):
-            yield first, first + length
-        length //= 2
+            best, sure = row, score
+        length = length * 3 // 2
+    return best or None
 
 
 def _kept(plateaus: tuple[PacePlateau, ...], times_ns: NDArray[np.int64]) -> float | None:
