@@ -247,16 +247,18 @@ def test_a_look_at_the_past_ends_nothing_that_came_later(incident: Make, began_n
     assert told(Casebook(changes, now_ns=at_ns, is_only_look=True).take([], at_ns)) == []
 
 
-def test_what_came_back_costs_from_then_on(incident: Make, began_ns: int) -> None:
+def test_what_came_back_after_its_end_has_its_own_onset_and_cost(incident: Make, began_ns: int) -> None:
     cost = incident().cost
     assert cost is not None
     book = Casebook()
     book.take([incident()], began_ns + 40 * S)
     book.take([incident(ended_ns=began_ns + 300 * S)], began_ns + 310 * S)
-    book.take([incident(began_ns=began_ns + 500 * S)], began_ns + 536 * S)
+    own = msgspec.structs.replace(cost, lost_gpu_hours=0.1, lost_run_s=9.0)
+    again_ns = began_ns + 500 * S
+    again = incident(began_ns=again_ns, noticed_ns=again_ns + 20 * S, cost=own)
+    assert told(book.take([again], began_ns + 536 * S)) == [("open", "pretrain/s1")]
     (known,) = book.open
-    assert known.cost is not None
-    assert known.cost.lost_gpu_hours == pytest.approx(cost.lost_gpu_hours + 0.01 * cost.gpu_hours_per_hour)
+    assert (known.began_ns, known.noticed_ns, known.cost) == (again_ns, again_ns + 20 * S, own)
 
 
 def test_cost_goes_on_growing_when_the_window_has_left_the_beginning_behind(

@@ -398,15 +398,19 @@ def _go_on(case: _Case, incident: Incident, at_ns: int, worth: AlertWorth) -> In
     is_explained = known.verdict == "unknown" and incident.verdict != "unknown"
     if incident.ended_ns is not None and not was_open and not is_explained:
         return None  # still in the assessment's window, but known to be over
+    is_anew = known.ended_ns is not None and incident.began_ns > known.ended_ns
     if incident.verdict != "unknown" or known.verdict == "unknown":
         case.named_ns = at_ns
     elif 0 <= at_ns - case.named_ns < NAMED_S_MAX * SECOND_NS:
         incident = _still_named(known, incident)
-    cost = _cost_so_far(case, incident, at_ns)
-    began_ns = min(known.began_ns, incident.began_ns)
-    case.incident = msgspec.structs.replace(
-        incident, name=known.name, began_ns=began_ns, noticed_ns=known.noticed_ns, cost=cost
-    )
+    if not is_anew:  # else its onset and cost are its own
+        incident = msgspec.structs.replace(
+            incident,
+            began_ns=min(known.began_ns, incident.began_ns),
+            noticed_ns=known.noticed_ns,
+            cost=_cost_so_far(case, incident, at_ns),
+        )
+    case.incident = msgspec.structs.replace(incident, name=known.name)
     case.is_open, case.is_own = incident.ended_ns is None, True
     case.seen_ns = case.shown_ns = at_ns
     if not case.is_open:
@@ -453,9 +457,7 @@ def _cost_so_far(case: _Case, incident: Incident, at_ns: int) -> Price | None:
     if known is None or assessed is None or incident.began_ns <= case.incident.began_ns:
         return assessed or known
     until_ns = at_ns if incident.ended_ns is None else incident.ended_ns
-    # The time between its end and its return does not count.
-    from_ns = case.shown_ns if case.is_open else max(case.shown_ns, incident.began_ns)
-    hours = max(0, until_ns - from_ns) / HOUR_NS
+    hours = max(0, until_ns - case.shown_ns) / HOUR_NS
     gpu_hours = known.lost_gpu_hours + hours * assessed.gpu_hours_per_hour
     run_s = known.lost_run_s + hours * HOUR_S * assessed.day_share_per_day
     usd = assessed.usd
