@@ -52,7 +52,7 @@ PLATEAU_T_MIN = 6.0
 PLATEAU_STEPS_MIN = 3
 PLATEAUS_MAX = 64
 PART_STEPS_MIN, PART_T_MIN = 6, 8.0
-"""Two neighbouring parts of at least so many steps differ if their means are this many standard errors apart."""
+"""Neighbouring parts of so many steps or more differ if their means are this many standard errors apart."""
 KEPT_STEPS_MIN, KEPT_S_MIN = 12, 300.0
 """A plateau that was kept for this long gives the baseline."""
 RECENT_S = 600.0
