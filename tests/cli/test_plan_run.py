@@ -34,6 +34,13 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return run
 
 
+@pytest.mark.parametrize(("runs", "is_few"), [("0", False), ("2", True)])
+def test_a_few_runs_of_the_twin_are_said_to_be_few(holdfast: Any, runs: str, is_few: bool) -> None:
+    shown = holdfast("plan", "run", "--gpus", "64", "--days", "1", "--mtbf", "12h", "--runs", runs)
+    assert shown.code == 0, shown.err
+    assert ("So few runs of the twin may all be lucky or unlucky" in " ".join(shown.out.split())) == is_few
+
+
 def test_formula_and_twin_agree_on_ones_own_cluster(plan: Any) -> None:
     told = plan(*OWN, "--runs", "8")
     assert told["work_days"] == 10

@@ -16,8 +16,10 @@ from holdfast.dashboard import finance_wording as said
 from holdfast.economics.finance.finance import INCIDENTS_PER_CAUSE, FinanceQuestion, cuts_ns, finance
 from holdfast.economics.finance.ownership import OwnOrRent, Terms
 from holdfast.economics.finance.statement import Finance
+from holdfast.economics.finance.wastes import wastes
 from holdfast.economics.pricing.prices import DEFAULTS, Priced, Prices, exactly
-from holdfast.economics.pricing.spending import CAUSES, Amount
+from holdfast.economics.pricing.spending import CAUSES, Amount, Bill
+from holdfast.ledger.categories import Category
 from holdfast.ledger.ledger import Ledger
 from holdfast.ledger.report import Report
 from holdfast.ledger.reporting import report
@@ -468,3 +470,17 @@ def test_a_forecast_beyond_all_dates_is_said_to_be_none() -> None:
     known = accruing(story.reported(span_ns=(0, now_ns), prices=prices), now_ns)
     (found,) = finance([known], prices, FinanceQuestion(now_ns=now_ns)).forecasts
     assert said.forecast(found).endswith("it would take centuries, so nothing is forecast.")
+
+
+@pytest.mark.parametrize(
+    ("queued", "idle", "todo"),
+    [(3, 1, "Hold GPUs only once the run can start"), (1, 3, "Give GPUs back"), (0, 1, "Give GPUs back")],
+)
+def test_gpus_held_before_a_start_need_another_advice_than_after_an_end(
+    queued: int, idle: int, todo: str
+) -> None:
+    bill = Bill()
+    bill.add(Fraction(2), [(Category.QUEUED.key, queued * HOUR_NS), (Category.IDLE.key, idle * HOUR_NS)])
+    (waste,) = wastes(bill, {"run": bill}, {"run": ""}, {})
+    assert waste.todo.startswith(todo)
+    assert waste.bring_usd == 2 * (queued + idle)

@@ -441,6 +441,18 @@ def test_flapping_joins_faults_of_a_node_into_one_outage() -> None:
     assert len(episodes(seen.faults, 0)) == 4
 
 
+def test_hardware_of_one_class_has_the_interval_of_that_class() -> None:
+    seen = observation([1, 5, 15, 20], [1, 2, 1, 3])
+    kinds = ["hardware/GPU", "hardware/GPU", "network/link", "hardware/GPU"]
+    faults = tuple(
+        msgspec.structs.replace(fault, kind=kind) for fault, kind in zip(seen.faults, kinds, strict=True)
+    )
+    short = {"faults": faults, "until_ns": 24 * DAY_NS, "node_days": 24.0 * NODES}
+    told = fitted(msgspec.structs.replace(seen, **short))
+    assert (told.classes[0].name, told.classes[0].faults) == ("hardware/GPU", 3)
+    assert told.hardware_interval == told.classes[0].interval
+
+
 def outages(hours: Sequence[float] | NDArray[np.float64], open_from: float = math.inf) -> list[Fault]:
     """Outages of these lengths, seen for no longer than `open_from`."""
     return [

@@ -11,6 +11,8 @@ from holdfast.twin.foresight import BadGpus, Forecast
 from holdfast.wording.units import DAY_S
 
 LABEL_CHARS = 24
+RUNS_FEW = 10
+"""With fewer simulated, their quantiles are those of chance."""
 WIDE_DAYS = 1.0
 """Between P10 and P90; below this, days have a second decimal."""
 
@@ -64,6 +66,12 @@ def _sides(console: Console, told: Forecast) -> None:
     if told.twin_unfinished:
         console.print(
             f"{told.twin_unfinished} of the twin's runs were given up unfinished, so its days are too few.",
+            style="dim",
+        )
+    if told.twin is not None and told.twin_runs < RUNS_FEW:
+        console.print(
+            "So few runs of the twin may all be lucky or unlucky: --runs 10 tells more. What would help is "
+            "computed by the formula.",
             style="dim",
         )
     if told.is_rough:

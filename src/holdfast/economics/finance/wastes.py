@@ -16,8 +16,8 @@ WASTES_MAX = 5
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do about a cause. once_named: the same if the record names it. share: the part of `categories`
-    it would gain; `basis` says why.
+    """What to do about a cause. once_named: the same if the record names it. instead: the same if most of it
+    is of this category. share: the part of `categories` it would gain; `basis` says why.
     """
 
     todo: str
@@ -25,6 +25,15 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     categories: tuple[Category, ...] = ()
     share: float = 1.0
     once_named: str = ""
+    instead: tuple[Category, str] | None = None
+
+    def advice(self, bill: Bill, run: str, named: str) -> str:
+        """What to do. run: the one with most of it. named: what the record names, if it does."""
+        if self.once_named and named:
+            return self.once_named.replace("NAMED", named)
+        if self.instead and 2 * bill.part(self.instead[0]).gpu_ns > bill.part(*self.categories).gpu_ns:
+            return self.instead[1]
+        return self.todo.replace("RUN", run)
 
 
 REMEDIES: dict[str, Remedy] = {
@@ -58,6 +67,10 @@ REMEDIES: dict[str, Remedy] = {
     ),
     "idle": Remedy(
         todo="Give GPUs back, or to a team that waits, when a run ends; `holdfast runs` shows which have.",
+        instead=(
+            Category.QUEUED,
+            "Hold GPUs only once the run can start: most of it was paid before a start.",
+        ),
         basis="all of it: GPUs that are not held are not paid for",
         categories=(Category.IDLE, Category.QUEUED),
     ),
@@ -135,9 +148,7 @@ def wastes(
                 amount=amount,
                 run=run,
                 run_name=names[run],
-                todo=remedy.once_named.replace("NAMED", named[cause.key])
-                if remedy.once_named and cause.key in named
-                else remedy.todo.replace("RUN", run),
+                todo=remedy.advice(bill, run, named.get(cause.key, "")),
                 bring_usd=bill.part(*remedy.categories).usd * remedy.share if remedy.categories else None,
                 basis=remedy.basis,
             )

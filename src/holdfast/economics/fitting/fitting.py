@@ -5,7 +5,7 @@ with which a simulated cluster has the same failures.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -179,6 +179,7 @@ def fit(
     together = coincidences.coincidences(seen, domains, settings.burst_minutes, rng)
     verdicts = _verdicts(len(seen.faults), repaired, repeats, came, together)
     hardware = [fault for fault in seen.faults if fault.level == HARDWARE]
+    classes = tuple(_classes(seen))
     has_levels = any(fault.level for fault in seen.faults)
     rate = _rate(len(seen.faults), seen.node_days)
     clustered = clustering(np.array(seen.days_of(seen.faults)), seen.days)
@@ -197,7 +198,7 @@ def fit(
         faults_independent=len(seen.faults) / clustered,
         in_service_per_1000_node_days=_in_service(seen),
         hardware_per_1000_node_days=_rate(len(hardware), seen.node_days) if has_levels else None,
-        hardware_interval=_interval(hardware, seen) if has_levels else None,
+        hardware_interval=_hardware_interval(hardware, classes, seen) if has_levels else None,
         hours_between_faults=HOURS_PER_DAY * 1000 / (rate * seen.nodes) if rate else None,
         outage_mean_h=None if repaired is None else repaired.mean_h,
         outage_median_h=None if repaired is None else repaired.median_h,
@@ -205,7 +206,7 @@ def fit(
         lemon_p_value=None if repeats is None else repeats.faults.p_value,
         lemon_nodes=bad,
         worst_nodes=worst,
-        classes=tuple(_classes(seen)),
+        classes=classes,
         repairs=repaired,
         repeats=repeats,
         arrivals=came,
@@ -217,8 +218,11 @@ def fit(
     )
 
 
-def _interval(faults: Sequence[Fault], seen: Observation) -> Interval:
-    """Interval of their rate per 1000 node-days."""
+def _hardware_interval(faults: Sequence[Fault], classes: Iterable[ClassRate], seen: Observation) -> Interval:
+    """Interval of the rate of hardware faults per 1000 node-days: that of their class if all are of one."""
+    names = [name for name, _ in by_class(faults)]
+    if len(names) == 1:
+        return next(one.interval for one in classes if one.name == names[0])
     times = np.array(seen.days_of(faults))
     return _rates(interval(len(faults), clustering(times, seen.days)), seen)
 
