@@ -36,6 +36,16 @@ def test_a_plain_script_that_was_started_again_is_not_recovering(holdfast: Any, 
     assert incident["recovered_ns"] - incident["began_ns"] < 0.4 * paid / 2
 
 
+def test_a_plain_script_without_a_gpu_has_no_price(holdfast: Any, tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text("import time\ntime.sleep(0.5)\n", encoding="utf-8")
+    words = ("run", "--nproc-per-node", "2", "--run", "plain", "plain.py")
+    done = holdfast(*words, CUDA_VISIBLE_DEVICES="")
+    assert done.code == 0, done.err
+    assert "2 CPU members" in holdfast("report", "plain").out
+    (row,) = holdfast("runs", "--json").json
+    assert (row["on_cpu"], row["cost_usd"]) == (True, None)
+
+
 def test_report_and_diagnose_hold_a_run_against_the_same_reference(
     holdfast: Any, data: Path, tmp_path: Path
 ) -> None:

@@ -1,6 +1,10 @@
 """Which GPU a member sees if each should see only its own."""
 
-from holdfast.run.visible import narrow, too_few, virtual
+from pathlib import Path
+
+import pytest
+
+from holdfast.run.visible import device_seen, narrow, too_few, virtual
 
 
 def test_a_member_sees_the_gpu_of_its_seat() -> None:
@@ -28,3 +32,23 @@ def test_too_few_gpus_are_known_only_where_they_are_listed() -> None:
     assert too_few({"CUDA_VISIBLE_DEVICES": "0,1"}, 3)
     assert not too_few({"CUDA_VISIBLE_DEVICES": "0,1"}, 2)
     assert not too_few({}, 3)
+
+
+@pytest.mark.parametrize(
+    ("file", "variable", "device"),
+    [
+        ("nvidia0", None, "gpu"),
+        ("kfd", None, "gpu"),
+        ("null", None, "cpu"),
+        ("null", "0", "cpu"),
+        ("nvidia0", "0", "gpu"),
+        ("nvidia0", "", "cpu"),
+        ("nvidia0", "-1", "cpu"),
+    ],
+)
+def test_a_machine_without_a_gpu_that_members_may_use_is_told(
+    tmp_path: Path, file: str, variable: str | None, device: str
+) -> None:
+    (tmp_path / file).touch()
+    environment = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
+    assert device_seen(environment, tmp_path) == device

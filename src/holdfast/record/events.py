@@ -25,8 +25,8 @@ StepNumber = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 
-CPU = "cpu"
-"""The device of members that have no GPU."""
+CPU, GPU = "cpu", "gpu"
+"""The device of members that have no GPU, and of those that have one whose name is not known."""
 Outcome = Literal["completed", "failed", "stopped", "preempted"]
 Phase = Literal["launch", "init", "load", "step", "data", "eval", "check", "stop"]
 Severity = Literal["fatal", "degraded"]
@@ -125,7 +125,7 @@ class GenerationOpened(Event, frozen=True, kw_only=True, tag_field="kind", tag="
     add up. reason: why there is a new generation, in words: members that were lost or came, or what a member
     could not do. lanes, seed, model: with the first generation, what identifies the script: its arguments of
     `protect()`, and a digest of the model as it was built, unless that is sharded. device: with the first
-    generation, what its members compute on: the name of a GPU, or `cpu`, if known.
+    generation, what its members compute on: the name of a GPU, or `gpu` or `cpu`, if known.
     """
 
     generation: Count = 0

@@ -138,6 +138,7 @@ class Agent:
                 address=self._address,
                 port=free_port(),
                 host=socket.gethostname(),
+                device=visible.device_seen(os.environ),
             )
         )
         beating = asyncio.create_task(self._beat())

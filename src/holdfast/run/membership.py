@@ -231,6 +231,7 @@ def _node_joined(state: RunState, name: str, message: AgentJoined) -> None:
         port=message.port,
         slots=max(1, message.slots),
         host=message.host,
+        device=message.device,
         joined_ns=state.now_ns,
         seen_ns=state.now_ns,
     )

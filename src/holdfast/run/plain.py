@@ -7,7 +7,7 @@ worker or a lost node ends the attempt; the next attempt has a new port and a hi
 import re
 
 from holdfast import wording
-from holdfast.record.events import ActionTaken, GenerationOpened, RunEnded
+from holdfast.record.events import CPU, GPU, ActionTaken, GenerationOpened, RunEnded
 from holdfast.run import ending, processes
 from holdfast.run.state import RunState
 from holdfast.run.waits import EXIT_MARGIN_S, LAST_CALL_S, OWN_NODES_S, ns
@@ -136,6 +136,8 @@ def _launch(state: RunState) -> None:
     for name, slot in list(state.roster.vacant):
         processes.start(state, state.roster.nodes[name], slot, "active")
     state.launch.attempt = tuple(state.roster.members)
+    devices = {node.device for node in state.roster.nodes.values() if not node.is_spare}
+    state.launch.device = GPU if GPU in devices else CPU if devices == {CPU} else ""
     state.roster.short = dict.fromkeys(state.roster.nodes)
 
 
@@ -153,5 +155,6 @@ def _record_generation(state: RunState) -> None:
             generation=state.generations.number,
             members=state.launch.attempt,
             gpus=len(state.launch.attempt) if len(state.launch.attempt) != state.launch.gpus else None,
+            device=state.launch.device,
         )
     )

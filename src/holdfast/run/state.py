@@ -173,7 +173,7 @@ class Node(msgspec.Struct, kw_only=True):
     is_drained: the operator wants no members on it. seats: the member in each slot. pool: warm processes, by
     the slot number with which they were started. failures: processes in a row that never got ready. start_ns:
     the earliest time to start another one. stopped: members whose process the kernel shows as stopped. host:
-    the machine's own name.
+    the machine's own name. device: what its members can compute on, if known.
     """
 
     name: str
@@ -191,6 +191,7 @@ class Node(msgspec.Struct, kw_only=True):
     start_ns: int = 0
     stopped: tuple[str, ...] = ()
     host: str = ""
+    device: str = ""
 
 
 class Trouble(msgspec.Struct, kw_only=True):
@@ -461,7 +462,8 @@ class Roster(msgspec.Struct, kw_only=True):
 class Launch(msgspec.Struct, kw_only=True):
     """How the run was started, and what keeps it from starting.
 
-    is_protected: its script has joined. attempt: the members started at `launched_ns`. gpus: the intended
+    is_protected: its script has joined. attempt: the members started at `launched_ns`; device: what they can
+    compute on, if known. gpus: the intended
     number of members, as recorded. setup: the name and setup of the first member at `protect()`. setups: the
     same by rail. stalled_ns: since when the run lacks nodes or members to continue. lacks_nodes: it lacks
     nodes.
@@ -472,6 +474,7 @@ class Launch(msgspec.Struct, kw_only=True):
     last_joined_ns: int = 0
     launched_ns: int = 0
     attempt: tuple[str, ...] = ()
+    device: str = ""
     gpus: int = 0
     restarts: int = 0
     restart_due_ns: int | None = None

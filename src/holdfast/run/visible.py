@@ -2,9 +2,15 @@
 
 import subprocess
 from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+
+from holdfast.record.events import CPU, GPU
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 NVIDIA_SMI_WAIT_S = 30
+DEVICES = Path("/dev")
+GPU_FILES = ("nvidia*", "kfd", "dxg", "accel*")
+"""What drivers make there: NVIDIA's, AMD's, that of Linux on Windows, and those of other accelerators."""
 VIRTUAL = "HOLDFAST_VIRTUAL_LOCAL_RANK"
 UNSEATED = "unseated"
 """The value of `VIRTUAL` in a process that has no seat yet and so sees all GPUs."""
@@ -31,6 +37,13 @@ def narrow(environment: MutableMapping[str, str], slot: int, slots: int) -> None
 def too_few(environment: Mapping[str, str], members: int) -> bool:
     """Whether the environment shows that there are fewer GPUs than members."""
     return VARIABLE in environment and len(environment[VARIABLE].split(",")) < members
+
+
+def device_seen(environment: Mapping[str, str], devices: Path = DEVICES) -> str:
+    """What members here can compute on: `cpu` if there is no GPU or the environment hides all, else `gpu`."""
+    has_any = any(True for name in GPU_FILES for _ in devices.glob(name))
+    is_hidden = VARIABLE in environment and not gpus_seen(environment)
+    return GPU if has_any and not is_hidden else CPU
 
 
 def gpus_seen(environment: Mapping[str, str]) -> int:

@@ -133,7 +133,7 @@ class AgentJoined(Message, frozen=True, kw_only=True, tag=True):
 
     slots: how many members it can hold at once, numbered from 0. address: where others reach its workers.
     port: one that was free a moment ago, for a script that makes its own process group. host: the machine's
-    own name, which exporters use.
+    own name, which exporters use. device: `gpu` if its members can use one, else `cpu`; empty if not known.
     """
 
     node: str
@@ -141,6 +141,7 @@ class AgentJoined(Message, frozen=True, kw_only=True, tag=True):
     address: str
     port: int
     host: str = ""
+    device: str = ""
 
 
 class WorkerStarted(MemberMessage, frozen=True, kw_only=True, tag=True):
