@@ -249,6 +249,8 @@ def test_a_run_has_the_same_price_everywhere(
         run.events.pop()
     taken_in(holdfast, tmp_path, run.steps(10).end())
     (tmp_path / "prices.toml").write_text(prices, encoding="utf-8")
+    cost = " ".join(holdfast("cost", "dear", "--prices", tmp_path / "prices.toml").out.split())
+    assert ("paid before the factors: 1.52 EUR with them" in cost) == (recorded and "rates" in prices)
     found = paid_usd(holdfast, "dear", "--prices", tmp_path / "prices.toml")
     assert found == pytest.approx(dict.fromkeys(found, usd))
 

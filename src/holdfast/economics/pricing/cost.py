@@ -440,10 +440,11 @@ def _remarks(report: Report, prices: Prices, overruled: str) -> Iterable[str]:
     price, said = prices.usd_per_gpu_hour, prices.currency.said
     if not report.gpus:
         yield "No GPUs are recorded for this run, so only labour can be priced; import it with --gpus."
-    if report.usd_per_gpu_hour is not None and not price.assumed and price.value != report.usd_per_gpu_hour:
+    recorded = report.recorded_prices[-1][1] if report.recorded_prices else None
+    if recorded is not None and not price.assumed and price.value != recorded:
         yield (
-            f"The run recorded {said(report.usd_per_gpu_hour)} a GPU-hour, which is what was paid; the "
-            f"{said(price.value)} of {price.source} are not used."
+            f"The run recorded {prices.said_paid(recorded)}; the {said(price.value)} of {price.source} "
+            "are not used."
         )
     if overruled:
         yield overruled

@@ -122,6 +122,13 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
         recorded = Priced(value=usd_per_gpu_hour, assumed=False, source=RECORDED)
         return msgspec.structs.replace(self, usd_per_gpu_hour=recorded)
 
+    def said_paid(self, recorded: float) -> str:
+        """A recorded price in words, and what it is with the factors."""
+        said = f"{self.currency.said(recorded)} a GPU-hour (cost.rate), which is what was paid"
+        if not self.factors:
+            return said
+        return f"{said} before the factors: {self.currency.said(exactly(recorded) * self.factor)} with them"
+
     def holding(self, at_ns: int) -> "Prices":
         """The prices for a plan: only the rates that hold at this moment, without an end."""
         rates = tuple(

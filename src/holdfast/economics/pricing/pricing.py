@@ -148,7 +148,7 @@ class Pricing:
             recorded = segment.usd_per_gpu_hour
             if recorded is not None and rate is not None and rate.usd_per_gpu_hour != recorded:
                 said = self.prices.currency.said
-                paid = f"{said(recorded)} a GPU-hour (cost.rate), which is what was paid"
+                paid = self.prices.said_paid(recorded)
                 given = f"the {said(rate.usd_per_gpu_hour)} of rate {rate.number} in the prices"
                 return f"Run {self.report.label} recorded {paid}; {given} are not used."
         return ""
