@@ -113,8 +113,10 @@ def test_a_start_that_differs_from_the_one_before_it_is_told_and_needs_a_word(
         f"the script {script} has changed; --lr is 0.1, was 0.2."
     )
     assert "give this one another name with --run" in refused.err
-    assert "add --changed. It was complete" in refused.err
-    assert holdfast("run", "--changed", *again[1:], "--lr", "0.1").code == 0
+    assert "put --changed before the script. It was complete" in refused.err
+    wanted = holdfast("run", "--changed", *again[1:], "--lr", "0.1")
+    assert wanted.code == 0
+    assert "what the checkpoint holds stays as it was, such as the optimizer's learning rate" in wanted.err
     assert "differently" not in holdfast(*again, "--lr", "0.1").err
     starts = holdfast("events", "mine", "--kind", "run.started", "--json").out.splitlines()
     assert [json.loads(line)["arguments"] for line in starts] == [

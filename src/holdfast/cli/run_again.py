@@ -26,12 +26,13 @@ def check_unchanged(order: Order, *, goes_on: bool) -> None:
         return
     if goes_on:
         say(f"goes on from the checkpoint of step {step} although it was started differently before: {found}")
+        say("what the checkpoint holds stays as it was, such as the optimizer's learning rate")
         return
     more = " It was complete, so it trains on only if the script asks for more steps."
     raise InputError(
         f"The run {run!r} has a checkpoint of step {step} and was started differently before: {found}.",
         hint="To train anew, give this one another name with --run. To go on from that checkpoint all the "
-        f"same, add --changed.{more if before.was_complete else ''}",
+        f"same, put --changed before the script.{more if before.was_complete else ''}",
     )
 
 
