@@ -53,6 +53,19 @@ def test_checkpoints_that_could_not_be_saved(story: Any) -> None:
     )
 
 
+def test_a_checkpoint_that_failed_again_counts_once(story: Any) -> None:
+    """It was tried again at the end of the run, by two members that each have a part of it."""
+    started(story).steps(1, 5, 5)
+    fail(story, 5)
+    story.steps(6, 10, 5)
+    for _ in range(2):
+        fail(story, 10)
+        story.wait(1).tell(CheckpointFailed, step=10, reason=FULL)
+    (one,) = dangers(story)
+    assert (one.what, one.times) == ("save", 2)
+    assert one.sentence.startswith("2 checkpoints could not be saved (steps 5 to 10, ")
+
+
 def test_a_run_that_is_complete_need_not_begin_again(story: Any) -> None:
     started(story).steps(1, 5, 5)
     fail(story, 5)

@@ -46,7 +46,9 @@ class Danger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Weakness(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of protection at one place, and how often it failed. over_ns: since when it works again."""
+    """One kind of protection at one place, and how often it failed; what failed again for the same checkpoint
+    counts once. over_ns: since when it works again. step: the last it failed for.
+    """
 
     times: int
     from_ns: int
@@ -54,12 +56,13 @@ class Weakness(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[int, int] | None = None
     reason: str = ""
     over_ns: int | None = None
+    step: int | None = None
 
 
 class Dangers:
     """All of them so far, by kind and place.
 
-    _begun: the steps of checkpoints that are being written. _good: those of the last ones that were saved and
+    _begun: the steps of checkpoints whose writing began and did not succeed. _good: those of the last ones that were saved and
     have not proved damaged.
     """
 
@@ -81,7 +84,6 @@ class Dangers:
         if event.is_snapshot:
             self._note("snapshot", event.place, now_ns, event.reason, step)
         elif step in self._begun:
-            self._begun -= {step}
             self._note("save", "", now_ns, event.reason, step)
         else:
             self._leave_out(step)
@@ -126,12 +128,14 @@ class Dangers:
         steps = None if step is None else (step, step)
         if before is not None and before.steps is not None and step is not None:
             steps = min(before.steps[0], step), max(before.steps[1], step)
+        is_again = kind != "copy" and before is not None and step is not None and before.step == step
         self._found[kind, place] = Weakness(
-            times=1 if before is None else before.times + 1,
+            times=1 if before is None else before.times + (not is_again),
             from_ns=now_ns if before is None else before.from_ns,
             to_ns=now_ns,
             steps=steps,
             reason=reason,
+            step=step,
         )
 
     def _end(self, kind: str, place: str, now_ns: int, more: str = "") -> None:
