@@ -192,6 +192,20 @@ def test_what_checkpoints_cost_and_which_was_proven(story: Any) -> None:
     assert (saved.proven_step, saved.refuted_step) == (20, 10)
 
 
+def test_the_parts_of_a_sharded_model_are_one_checkpoint(story: Any) -> None:
+    story.tell(RunStarted, gpus=2)
+    for step in (10, 20, 20):  # the last one again, after a restart
+        story.steps(step - 9, step, 5)
+        for rail, size_bytes in ((1, 10), (0, 20)):
+            place = f"kept/shard-{rail}-of-2/step-{step:012d}.checkpoint"
+            story.tell(CheckpointSaved, step=step, place=place, size_bytes=size_bytes, written_bytes=4)
+    told = story.report()
+    assert told.counts.saves == 3
+    costs = told.saved.costs
+    assert costs is not None
+    assert (costs.saves, costs.size_bytes, costs.written_bytes) == (3, 30, 8)
+
+
 def test_a_cost_that_a_checkpoint_does_not_record_is_not_zero(story: Any) -> None:
     story.tell(RunStarted, gpus=8)
     for step in (1, 2, 3):

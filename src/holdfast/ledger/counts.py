@@ -1,5 +1,6 @@
 """The state of a fold besides GPU-time: counts, declarations, launches, gaps, stages, saves, bytes moved."""
 
+import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
@@ -112,6 +113,7 @@ class AssumedOpening(NamedTuple):
     duration_ns: int
 
 
+_SHARD = re.compile(r"/shard-[0-9]+-of-[0-9]+/[^/]*$")
 _COSTS = ("size_bytes", "written_bytes", "stall_ns", "write_ns")
 
 
@@ -123,6 +125,10 @@ class Mean(msgspec.Struct, frozen=True):
 
     def plus(self, found: int | None) -> "Mean":
         return self if found is None else Mean(self.total + found, self.count + 1)
+
+    def more(self, found: int | None) -> "Mean":
+        """With more of what was found last."""
+        return Mean(self.total + (found or 0), self.count)
 
     @property
     def value(self) -> float | None:
@@ -136,8 +142,8 @@ class Saves(msgspec.Struct):
     measured: how many have any recorded cost; each cost is a mean over those that record it. stalls: how many
     say how long training waited for them, if only by when they began. restore_ns: of loads.
     proven: step and moment of the last checkpoint that was verified by loading it and computing with it;
-    refuted: of the last that failed this. copies: by place, the last step copied there, and why the next copy
-    failed.
+    refuted: of the last that failed this. parts: step of the last saved checkpoint, and the places of its
+    parts if the model is sharded. copies: by place, the last step copied there, and why the next copy failed.
     """
 
     first_step: int | None = None
@@ -155,6 +161,15 @@ class Saves(msgspec.Struct):
     proven: tuple[int, int] | None = None
     refuted: tuple[int, int] | None = None
     copies: dict[str, tuple[int | None, str]] = msgspec.field(default_factory=dict)
+    parts: tuple[int, frozenset[str]] = (0, frozenset())
+
+    def is_part(self, event: CheckpointSaved) -> bool:
+        """Whether it is another part of the checkpoint that was saved last: of a sharded model."""
+        step, places = self.parts
+        own = frozenset({event.place} if _SHARD.search(event.place) else ())
+        is_more = bool(own and places) and event.step == step and not own & places
+        self.parts = event.step, own | places if is_more else own
+        return is_more
 
     def add(self, step: int, *, tells_stall: bool) -> None:
         if self.last_step is None:
@@ -171,6 +186,11 @@ class Saves(msgspec.Struct):
         """The run did the steps up to this one without another checkpoint."""
         if self.last_step is not None:
             self.unsaved_steps_max = max(self.unsaved_steps_max, step - self.last_step)
+
+    def measure_part(self, event: CheckpointSaved) -> None:
+        """Add the size of another part to a checkpoint that was measured."""
+        self.size_bytes = self.size_bytes.more(event.size_bytes)
+        self.written_bytes = self.written_bytes.more(event.written_bytes)
 
     def measure(self, event: CheckpointSaved) -> None:
         """Add the checkpoint's costs that were recorded."""

@@ -62,8 +62,8 @@ class Weakness(msgspec.Struct, frozen=True, kw_only=True):
 class Dangers:
     """All of them so far, by kind and place.
 
-    _begun: the steps of checkpoints whose writing began and did not succeed. _good: those of the last ones that were saved and
-    have not proved damaged.
+    _begun: the steps of checkpoints whose writing began and did not succeed. _good: those of the last ones
+    that were saved and have not proved damaged.
     """
 
     __slots__ = ("_begun", "_found", "_good")

@@ -433,13 +433,17 @@ class Fold(Attempts):
     def _checkpoint_saved(self, event: events.CheckpointSaved) -> None:
         self._hear()
         self._is_bare = False
-        self.counts.saves += 1
+        is_part = self.saves.is_part(event)
+        self.counts.saves += not is_part
         self.dangers.saved(event)
         self._count_bytes("checkpoints_saved", event.size_bytes)
         begun_step, begun_ns = self._writing
         tells_stall = event.stall_ns is not None or event.step in (begun_step, self._stall_step)
         self.saves.add(event.step, tells_stall=tells_stall)
-        self.saves.measure(event)
+        if is_part:
+            self.saves.measure_part(event)
+        else:
+            self.saves.measure(event)
         now_ns = self.accounts.now_ns
         if event.stall_ns:
             self.accounts.stall(now_ns - event.stall_ns, now_ns)
