@@ -21,6 +21,7 @@ from holdfast.economics.pricing.pricing import ACCRUED, Charge, Pricing, price_c
 from holdfast.ledger.categories import Category
 from holdfast.ledger.remarks import device_remarks, spread_remark, unknown_remarks
 from holdfast.ledger.report import IncidentReport, Report
+from holdfast.ledger.reporting import recorded_price_of
 from holdfast.ledger.split import Silence
 from holdfast.record.errors import InputError
 from holdfast.wording.units import DAY_NS, HOUR_NS, HOURS_PER_DAY, MINUTE_NS
@@ -440,7 +441,7 @@ def _remarks(report: Report, prices: Prices, overruled: str) -> Iterable[str]:
     price, said = prices.usd_per_gpu_hour, prices.currency.said
     if not report.gpus:
         yield "No GPUs are recorded for this run, so only labour can be priced; import it with --gpus."
-    recorded = report.recorded_prices[-1][1] if report.recorded_prices else None
+    recorded = recorded_price_of(report.segments)
     if recorded is not None and not price.assumed and price.value != recorded:
         yield (
             f"The run recorded {prices.said_paid(recorded)}; the {said(price.value)} of {price.source} "
