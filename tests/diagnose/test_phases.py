@@ -209,11 +209,14 @@ class Watcher:
         return bool(self.heard.open)
 
     def is_slow_to_diagnose(self, at_ns: int) -> bool:
+        return bool(self.diagnosed(at_ns))
+
+    def diagnosed(self, at_ns: int) -> list[Incident]:
         asked = DiagnoseQuestion(run=RUN, at_ns=at_ns, window_s=WINDOW_S, is_exact=False)
         source = self._with_steps(self._server)
         answer, _ = answered(asked, self._store, source, self._cluster, DEFAULTS)
         assert answer.sees_run
-        return any(one.ended_ns is None for one in answer.incidents)
+        return [one for one in answer.incidents if one.ended_ns is None]
 
 
 @contextmanager
@@ -294,6 +297,24 @@ def test_a_healthy_run_is_not_named_in_an_hour(
             at_ns = watcher.look(at_s + number % 6 * LOOK_S + phase / 2)
             assert number % 20 or not watcher.is_slow_to_diagnose(at_ns)
         assert watcher.heard.changes == []
+
+
+def test_each_slow_stretch_has_its_own_onset_and_size(tmp_path: Path) -> None:
+    """Three in half an hour."""
+    stretches = ((300, 500, 3.3), (1_020, 1_120, 3.3), (1_500, 1_570, 3.3))
+    at_s, steps = 0.0, [0.0]
+    while at_s < 1_700:
+        at_s += next((took_s for first, end, took_s in stretches if first <= at_s < end), 2.0)
+        steps.append(at_s)
+    times_s = np.arange(2.0, 1_700, 5)
+    counts = np.searchsorted(steps, times_s, side="right").astype(np.float64)
+    times_ns = BEGAN_S * S + np.rint(times_s * 1e3).astype(np.int64) * MS
+    server = Server(Scraped({"__name__": FOREIGN, "job": RUN, "instance": "n0:9"}, times_ns, counts))
+    with watching(server, FOREIGN, tmp_path) as watcher:
+        for first, end, took_s in stretches:
+            (found,) = watcher.diagnosed((BEGAN_S + end - 5) * S)
+            assert abs(found.began_ns / S - BEGAN_S - first) <= 15
+            assert found.slowdown == pytest.approx(took_s / 2, abs=0.15)
 
 
 def test_runs_that_are_scraped_at_different_intervals_are_both_seen(tmp_path: Path) -> None:

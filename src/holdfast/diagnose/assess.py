@@ -193,8 +193,8 @@ def _incidents(findings: Iterable[Finding], desk: _Desk) -> list[Incident]:
 
 def _parted(findings: Sequence[Finding], first_ns: int) -> tuple[list[Finding], list[Finding]]:
     """Findings that may explain why the run is held up now; and findings that ended before that and did not
-    return, with the symptoms of their time: those have a cause of their own. first_ns: findings that ended
-    before this are left out.
+    return, with the symptoms of their time: those have a cause of their own. Symptoms that ended before that
+    count neither for its onset nor for its cost. first_ns: findings that ended before this are left out.
     """
     held = [one.since_ns for one in findings if one.sign in HELD_UP and one.until_ns is None]
     over_ns = min(held, default=0) - OVER_NS
@@ -202,10 +202,10 @@ def _parted(findings: Sequence[Finding], first_ns: int) -> tuple[list[Finding], 
     past = [one for one in findings if one.until_ns is not None and one.until_ns < over_ns]
     shown = {(one.sign, one.subject) for one in now}
     gone = {id(one) for one in past if one.sign not in FELT and (one.sign, one.subject) not in shown}
-    if not gone:
-        return list(findings), []
-    before = [one for one in past if id(one) in gone or one.sign in FELT]
     again = [one for one in past if id(one) not in gone and one.sign not in FELT]
+    if not gone:
+        return [*now, *again], []
+    before = [one for one in past if id(one) in gone or one.sign in FELT]
     return [*now, *again], [one for one in before if (one.until_ns or 0) >= first_ns]
 
 
