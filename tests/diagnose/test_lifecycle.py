@@ -247,6 +247,18 @@ def test_a_look_at_the_past_ends_nothing_that_came_later(incident: Make, began_n
     assert told(Casebook(changes, now_ns=at_ns, is_only_look=True).take([], at_ns)) == []
 
 
+def test_a_look_at_the_past_tells_the_cost_up_to_then(incident: Make, began_ns: int) -> None:
+    cost = incident().cost
+    assert cost is not None
+    changes = Casebook().take([incident()], began_ns + 900 * S).changes
+    by_then = msgspec.structs.replace(cost, lost_gpu_hours=0.1, lost_run_s=9.0)
+    at_ns = began_ns + 100 * S
+    (seen,) = (
+        Casebook(changes, now_ns=at_ns).take([incident(began_ns=began_ns + S, cost=by_then)], at_ns).incidents
+    )
+    assert (seen.name, seen.cost) == ("pretrain/s1", by_then)
+
+
 def test_what_came_back_after_its_end_has_its_own_onset_and_cost(incident: Make, began_ns: int) -> None:
     cost = incident().cost
     assert cost is not None

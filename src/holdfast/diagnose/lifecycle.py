@@ -454,6 +454,8 @@ def _told(case: _Case, state: IncidentState, at_ns: int) -> IncidentChange:
 def _cost_so_far(case: _Case, incident: Incident, at_ns: int) -> Price | None:
     """The assessed cost; if the window misses the beginning, the known cost plus what came since."""
     known, assessed = case.incident.cost, incident.cost
+    if at_ns < case.shown_ns:
+        return assessed  # a look at the past: what is known is the cost of later
     if known is None or assessed is None or incident.began_ns <= case.incident.began_ns:
         return assessed or known
     until_ns = at_ns if incident.ended_ns is None else incident.ended_ns
