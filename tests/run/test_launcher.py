@@ -436,9 +436,9 @@ def test_a_member_is_replaced_on_request(start: Start, tmp_path: Path) -> None:
     assert "The run 'asked' has no member or node 'n0.9'; members: n0.0, n0.1; nodes: n0." in wrong.stderr
     for words in (
         ("chaos", "asked", "kill", "n0.9"),
-        ("chaos", "ask", "node", "n9"),
+        ("chaos", "asked", "node", "n9"),
         ("drain", "asked", "n9"),
-        ("restore", "ask", "n9"),
+        ("restore", "asked", "n9"),
         ("drill", "live", "asked", "worker-killed", "--target", "n0.9"),
     ):
         unknown = start.verb(*words)

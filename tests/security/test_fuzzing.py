@@ -481,6 +481,7 @@ ELSEWHERE = {
     "run.distant": "reads what its parent writes; what its coordinator sends is above",
     "run.heirs": "writes what its child reads",
     "run.endpoint": "reads a file in this user's home",
+    "run.started_with": "reads a file in this user's home, of any bytes (tests/run/test_started_with.py)",
     "signals.collectors.scrape": "a client of HTTP; tests/security has its attacks",
     "signals.http_client": "a client of HTTP; tests/security has its attacks",
     "signals.prometheus": "a client of HTTP; tests/security has its attacks",

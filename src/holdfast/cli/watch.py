@@ -105,8 +105,11 @@ def command(given: _Flags) -> int:
     has doubled and when it is over. An interrupt or SIGTERM ends it, within 20 seconds even if a server
     hangs.
     """
-    clock = SystemClock()
+    clock, ending = SystemClock(), StopRequest()
     with ExitStack() as stack:
+        if not given.is_only_look:  # a server may be slow to answer for the first time
+            stack.enter_context(suppress(KeyboardInterrupt))
+            stack.enter_context(on_signal(ending, interrupt))
         store = stack.enter_context(open_store(given.store_url, home(), must_answer=given.is_only_look))
         metrics = WatchMetrics()
         if given.listen is not None:
@@ -130,7 +133,7 @@ def command(given: _Flags) -> int:
             if watch.turn(at_ns):
                 pulse.beat(_watched(looking, book), at_ns)
 
-        _watch_on(watch, turn, given.every_s)
+        _watch_on(watch, turn, given.every_s, ending)
     return 0
 
 
@@ -172,11 +175,10 @@ def _watched(looking: Looking, book: Casebook) -> str:
     return f"{runs}{named} and {nodes} by {wording.many(looking.metric_count, 'metric')}{found}"
 
 
-def _watch_on(watch: Watch, turn: Callable[[], None], every_s: float) -> None:
+def _watch_on(watch: Watch, turn: Callable[[], None], every_s: float, ending: StopRequest) -> None:
     """Watch until stopped. The current look is then given up, because a server may be slow; findings so far
     are reported.
     """
-    ending = StopRequest()
 
     def leave_look() -> None:
         if watch.is_looking:
