@@ -384,3 +384,4 @@ def test_no_such_event_is_said_and_a_fingerprint_is_short(holdfast: Any, journal
     assert (done.code, done.out) == (0, "")
     assert done.err.startswith("holdfast: live has no such event; its newest is of 20")
     assert holdfast("events", "live", "--until", "2020-01-01", "--json").out == ""
+    assert holdfast("events", "live", "--kind", "run.startd").err.endswith("Did you mean run.started?\n")

@@ -150,6 +150,16 @@ def test_a_signal_that_reaches_the_coordinator_as_well_is_one_signal(start: Star
     assert (tmp_path / "left").exists()
 
 
+def test_a_stopped_script_that_does_not_join_is_promised_no_checkpoint(start: Start) -> None:
+    launched = start("--run", "r", script=SLEEPS)
+    launched.until_printed("pid")
+    launched.process.send_signal(signal.SIGINT)
+    assert launched.wait() == 128 + signal.SIGINT
+    launched.until_said(
+        "run r stopped; Holdfast saves no checkpoints of this script: started again, it goes on"
+    )
+
+
 @pytest.mark.parametrize("number", sampled([signal.SIGTERM, signal.SIGINT], [signal.SIGINT]))
 def test_a_signal_before_the_coordinator_is_up_leaves_none_behind(
     start: Start, number: signal.Signals

@@ -18,6 +18,7 @@ from holdfast.record.events import (
     MemberLost,
 )
 from holdfast.run.happenings import FromMember, FromNode, MoveRequested
+from holdfast.run.replacing import unknown
 from holdfast.run.wire import (
     Answer,
     Broken,
@@ -162,6 +163,11 @@ def test_a_replacement_needs_no_room_in_the_lanes(cluster: "MakeCluster") -> Non
     assert ask(made, "n0.0").ok
     made.until_generation(2)
     assert made.generations[-1].members == ("n0.1", "n0.2")  # the oldest is rank 0
+
+
+def test_before_there_are_members_that_is_said(cluster: MakeCluster) -> None:
+    state = cluster(slots=2, steps=10**6).state
+    assert "members: none now, while the run forms or regroups; nodes:" in unknown(state, "n0.1")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from holdfast.cli.record import home, home_journal, recorded_name, store_option
 from holdfast.cli.terminal import fitted, printable, say
 from holdfast.cli.values import moment_ns
 from holdfast.record import events as ev
-from holdfast.record.errors import InputError
+from holdfast.record.errors import InputError, nearest
 from holdfast.record.following import following
 from holdfast.record.runs import find_run
 from holdfast.record.store import Selection
@@ -94,7 +94,9 @@ def command(given: _Flags) -> None:
             _echo(line)
         if line is None:
             newest = next(one.last_ns for one in store.runs() if one.run == selection.run)
-            say(f"{selection.run} has no such event; its newest is of {stamp(newest)}.")
+            near = (nearest(kind, ev.KINDS, "") for kind in given.kinds if kind not in ev.KINDS)
+            hint = " ".join(filter(None, near))
+            say(f"{selection.run} has no such event; its newest is of {stamp(newest)}. {hint}".rstrip())
 
 
 def _follow(

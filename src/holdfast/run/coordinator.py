@@ -647,8 +647,14 @@ class Coordinator:
 
     def tell_over(self, ending: happenings.Ending) -> None:
         """Tell the viewers how the run ended."""
+        state = self._state
+        is_plain = state.launch.setup is None and not state.policy.may_join
         self.over = wire.RunClosed(
-            outcome=ending.outcome, code=ending.code, reason=ending.reason, complaint=ending.complaint
+            outcome=ending.outcome,
+            code=ending.code,
+            reason=ending.reason,
+            complaint=ending.complaint,
+            saved_step=None if is_plain else state.progress.checkpointing.saved_step,
         )
         for viewer in self._viewers:
             viewer.send(self.over)

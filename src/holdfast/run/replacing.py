@@ -119,9 +119,8 @@ def _no_node(state: RunState, name: str) -> Answer:
 def unknown(state: RunState, name: str) -> str:
     """That the run has no such member or node, with those that it has."""
     members = () if state.generations.announced is None else state.generations.announced.living
-    return (
-        f"no member or node {name!r}; members: {', '.join(members)}; nodes: {', '.join(state.roster.nodes)}"
-    )
+    living = ", ".join(members) or "none now, while the run forms or regroups"
+    return f"no member or node {name!r}; members: {living}; nodes: {', '.join(state.roster.nodes)}"
 
 
 def begin(state: RunState, name: str, reason: str = REASON) -> Answer:

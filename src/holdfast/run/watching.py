@@ -47,11 +47,21 @@ def end_line(run: str, over: wire.RunClosed, recorded_at: str = "") -> str:
     """How the run ended, how it goes on if it was stopped, and who knows more."""
     again = ""
     if over.outcome == "stopped":
-        again = f"; started again with `--run {run}`, it goes on from its newest checkpoint, if it has one"
+        again = f"; {_way_on(run, over.saved_step)}"
     report = f"`holdfast report {run}` shows where its time went"
     if recorded_at:
         report = f"its record is on {recorded_at}: there, {report}"
     return f"run {run} {over.outcome}{again}; {report}"
+
+
+def _way_on(run: str, saved_step: int | None) -> str:
+    """What happens if the run is started again."""
+    if saved_step is None:
+        return "Holdfast saves no checkpoints of this script: started again, it goes on from its own, if any"
+    newest = (
+        f"its checkpoint of step {saved_step:,}" if saved_step else "its newest checkpoint, if it has one"
+    )
+    return f"started again with `--run {run}`, it goes on from {newest}"
 
 
 class Viewer:

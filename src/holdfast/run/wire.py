@@ -792,12 +792,15 @@ class StatusTold(Message, frozen=True, kw_only=True, tag=True):
 
 
 class RunClosed(Message, frozen=True, kw_only=True, tag=True):
-    """To a viewer: how the run ended. code: the exit code of `holdfast run`."""
+    """To a viewer: how the run ended. code: the exit code of `holdfast run`. saved_step: of the newest
+    checkpoint that this start saved; None if its script is one that saves none here; 0 if there was none yet.
+    """
 
     outcome: Outcome
     code: int
     reason: str
     complaint: str = ""
+    saved_step: int | None = 0
 
 
 Handshake = Challenge | Proof | Accepted | Refused
