@@ -58,10 +58,13 @@ def until_said(launched: Launched, text: str, count: int) -> None:
 
 
 def assert_nothing_happened(start: Start, members: int) -> None:
-    """Check the record of a run in which no member and no step was lost."""
+    """Check the record of a run in which no member and no step was lost. On a busy machine it may begin with
+    the first members, and grow as the others come.
+    """
     assert start.events(MemberLost) == []
-    (generation,) = start.events(GenerationOpened)
-    assert len(generation.members) == members
+    sizes = [len(generation.members) for generation in start.events(GenerationOpened)]
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] == members
     assert len(start.events(RunStarted)) == 1
     assert [event.outcome for event in start.events(RunEnded)] == ["completed"]
     steps = sorted(event.step for event in start.events(StepCommitted))
