@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.economics.pricing.asked import priced
+from holdfast.economics.pricing.prices import DEFAULTS
 from holdfast.record.events import (
     CheckpointLoaded,
     CostRate,
@@ -42,8 +44,10 @@ def test_an_hour_down_is_told_with_what_it_would_cost(story: Any) -> None:
     (gap,) = told.gaps
     assert (gap.gpus, gap.to_ns - gap.from_ns, gap.given_back) == (8, HOUR * S, False)
     (remark,) = said(story, "down between two attempts")
-    assert "8.00 GPU-hours, 16.00 USD more" in remark
+    assert "8.00 GPU-hours more" in remark
     assert "sacct" in remark
+    (priced_remark,) = (one for one in priced(told, DEFAULTS).remarks if "down between two attempts" in one)
+    assert "8.00 GPU-hours, 16.00 USD more" in priced_remark
 
 
 def test_gpus_that_are_held_are_paid_for_and_nothing_is_to_be_said(story: Any) -> None:
