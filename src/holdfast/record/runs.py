@@ -1,7 +1,7 @@
 """Runs in a store: found by id or name, and whether they are simulated, live or over."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from holdfast import wording
@@ -115,13 +115,14 @@ def cut_off_ns(store: Store, run: str, at_ns: int) -> int | None:
     last_ns = next((one.last_ns for one in store.runs() if one.run == run and one.events), None)
     if last_ns is None or last_ns > at_ns:
         return None
-    signs = _signs(store, Selection(run=run, since_ns=last_ns)) or _signs(store, Selection(run=run))[-1:]
+    signs = [*_signs(store, Selection(run=run, since_ns=last_ns))]
+    signs = signs or [*deque(_signs(store, Selection(run=run)), maxlen=1)]
     return last_ns if all(event.source in IMPORTED for event in signs) else None
 
 
-def _signs(store: Store, selection: Selection) -> list[AnyEvent]:
+def _signs(store: Store, selection: Selection) -> Iterator[AnyEvent]:
     """The events that tell what the run does."""
-    return [event for event in store.select(selection) if type(event) not in REMARKS]
+    return (event for event in store.select(selection) if type(event) not in REMARKS)
 
 
 def simulated_remark(simulated: int) -> str:
